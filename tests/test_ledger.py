@@ -136,6 +136,56 @@ def test_a_late_owner_does_not_let_the_buffer_grow(tmp_path: Path, monkeypatch: 
     assert [event["seq"] for event in all_events(tmp_path)] == list(range(25))
 
 
+class Hanging:
+    """The disk does not answer until it is told to: writes begin, and do not return."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.began, self.answers = threading.Event(), threading.Event()
+        real_write = os.write
+
+        def write(descriptor: int, data: memoryview) -> int:
+            self.began.set()
+            assert self.answers.wait(30)
+            return real_write(descriptor, data)
+
+        monkeypatch.setattr(os, "write", write)
+
+
+def test_p48_a_write_aside_that_hangs_holds_up_nobody_and_drops_what_waits_longest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "PENDING_LINES_MAX", 3)
+    monkeypatch.setattr(ledger, "WAITING_LINES_MAX", 10)
+    monkeypatch.setattr(ledger, "CLOSING_S", 30.0)
+    writer = LedgerWriter(tmp_path, "broker", clock=lambda: 9.0, aside=True)
+    disk = Hanging(monkeypatch)
+    assert writer.flush_aside() and not writer.is_flushing, "there is nothing to write"
+    writer.event("send", T, "n", "q", seq=1)
+    assert writer.flush_aside()
+    assert disk.began.wait(30) and not writer.flush_aside() and writer.is_flushing
+    for seq in range(2, 27):
+        writer.event("send", T, "n", "q", seq=seq)
+    writer.skip(4)
+    assert writer.dropped_total == 24
+    disk.answers.set()
+    writer.close()
+    events = all_events(tmp_path)
+    assert [event.get("seq") for event in events] == [1, None, 22, 23, 24, 25, 26], "in order, and the gap in its place"
+    assert events[1] == {"t": 9.0, "kind": "gap", "events": 24}
+
+
+def test_p48_the_end_does_not_wait_long_for_a_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "CLOSING_S", 0.01)
+    writer = LedgerWriter(tmp_path, "broker", aside=True)
+    disk = Hanging(monkeypatch)
+    writer.event("send", T, "n", "q", seq=1)
+    assert writer.flush_aside() and disk.began.wait(30)
+    writer.close()
+    (file,) = tmp_path.glob("*.jsonl")
+    assert len(read(file)) == 1, "it has no end, as after a kill"
+    disk.answers.set()
+
+
 def test_rotation_ends_a_file_and_loses_nothing(tmp_path: Path) -> None:
     writer = LedgerWriter(tmp_path, "broker", file_bytes_max=2_000)
     for i in range(100):

@@ -2,8 +2,9 @@
 
 Owns the file and the buffer; decides nothing about what is worth an event. `event` only appends to a list (a few µs);
 the owner calls `flush` every 0.2 s and `close` at the end. A ledger must never stop a broker: when the disk refuses,
-events are dropped, counted, and the gap is written down as soon as there is room again. The format is described in
-docs/reference/ledger.md.
+events are dropped, counted, and the gap is written down as soon as there is room again. A disk may also not answer at
+all: who writes `aside` has it done by another thread, waits for nothing, and drops what has waited longest once that is
+too much. The format is described in docs/reference/ledger.md.
 """
 
 from __future__ import annotations
@@ -27,8 +28,12 @@ SCHEMA: Final = 1
 #: Added to the name of a file whose lines are Parquet (`pairbus ledger compact`).
 COMPACTED: Final = ".parquet"
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
-# Reached only when the owner's timer is late; the write then happens inside `event`.
+# Reached only when the owner's timer is late; the write then happens inside `event`, unless it is done aside.
 PENDING_LINES_MAX: Final = 20_000
+#: Lines that may wait for a write aside.
+WAITING_LINES_MAX: Final = 100_000
+#: How long the end waits for a disk that does not answer.
+CLOSING_S: Final = 2.0
 _NAMES_MAX: Final = 10_000
 _WRITER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -41,16 +46,19 @@ class LedgerWriter:
     __slots__ = (
         "__weakref__",
         "_clock",
+        "_counting",
         "_descriptor",
         "_dropped",
         "_events",
         "_file_bytes_max",
         "_folder",
+        "_is_aside",
         "_lines",
         "_lock",
         "_names",
         "_number",
         "_size",
+        "_thread",
         "dropped_total",
         "error",
         "path",
@@ -64,7 +72,9 @@ class LedgerWriter:
         *,
         file_bytes_max: int = FILE_BYTES_MAX,
         clock: Callable[[], float] = time.time,
+        aside: bool = False,
     ) -> None:
+        """`aside`: nothing but `flush` waits for the disk; the owner calls `flush_aside` instead."""
         if not _WRITER_NAME.fullmatch(writer):
             raise LedgerError(f"{writer!r} can't name a ledger's writer: letters, digits, dot, dash, at most 64")
         self._folder = folder
@@ -74,7 +84,11 @@ class LedgerWriter:
         self._lines: list[str] = []
         # Escaped names by name: a process has few namespaces and entities, and many events on each.
         self._names: dict[str, str] = {}
+        # Held while the file is written, and while what was dropped is counted: the first may take for ever.
         self._lock = threading.Lock()
+        self._counting = threading.Lock()
+        self._is_aside = aside
+        self._thread: threading.Thread | None = None
         self._descriptor: int | None = None
         self._number = 0
         self._size = 0
@@ -144,19 +158,59 @@ class LedgerWriter:
             line += f',"given_ms":{given_ms:.3f}'
         self._lines.append(line + "}\n")
         if len(self._lines) >= PENDING_LINES_MAX:
+            self._relieve()
+
+    def _relieve(self) -> None:
+        """Make room for more lines."""
+        if not self._is_aside:
             self.flush()
+            return
+        self.flush_aside()
+        if len(self._lines) >= WAITING_LINES_MAX:
+            # Those that have waited longest: what is written next follows the gap.
+            with self._counting:
+                count = len(self._lines)
+                del self._lines[:count]
+                self._drop(count)
 
     def flush(self) -> None:
         with self._lock:
             self._flush()
 
+    @property
+    def is_flushing(self) -> bool:
+        """Whether another thread writes."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def flush_aside(self) -> bool:
+        """Let another thread flush; return False where one does already, and perhaps has not seen the last events."""
+        if self.is_flushing:
+            return False
+        if self._lines or self._dropped:
+            self._thread = threading.Thread(target=self.flush, name="pairbus-ledger", daemon=True)
+            self._thread.start()
+        return True
+
     def skip(self, count: int) -> None:
         """Note in the file that so many events are missing, since there was no time to write them."""
-        with self._lock:
-            self._dropped += count
-            self.dropped_total += count
+        with self._counting:
+            self._drop(count)
+
+    def _drop(self, count: int) -> None:
+        self._dropped += count
+        self.dropped_total += count
 
     def close(self) -> None:
+        """Write what waits, and the end. A disk that does not answer is not waited for, or not for long: the file
+        then has no end, as after a kill."""
+        if not self._is_aside:
+            self._close()
+            return
+        closing = threading.Thread(target=self._close, name="pairbus-ledger", daemon=True)
+        closing.start()
+        closing.join(CLOSING_S)
+
+    def _close(self) -> None:
         with self._lock:
             self._flush()
             if self._descriptor is not None:
@@ -171,26 +225,29 @@ class LedgerWriter:
 
     def _flush(self) -> None:
         # Other threads append to this very list meanwhile: take a count, never swap the list under them.
-        count = len(self._lines)
-        if not count and not self._dropped:
+        with self._counting:
+            count = len(self._lines)
+            lines = self._lines[:count]
+            del self._lines[:count]
+            dropped, self._dropped = self._dropped, 0
+        if not count and not dropped:
             return
-        lines = self._lines[:count]
-        del self._lines[:count]
         try:
             if self._descriptor is None or self._size >= self._file_bytes_max:
                 if self._descriptor is not None:
                     self._end("rotated")
                 self._open()
-            if self._dropped:
-                self._write(_line({"t": self._clock(), "kind": "gap", "events": self._dropped}))
-                self._dropped = 0
+            if dropped:
+                self._write(_line({"t": self._clock(), "kind": "gap", "events": dropped}))
+                dropped = 0
             self._write("".join(lines).encode())
             self._events += count
             self.error = None
         except OSError as error:
             self.error = error
-            self._dropped += count
-            self.dropped_total += count
+            with self._counting:
+                self._dropped += dropped
+                self._drop(count)
 
     def _open(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
@@ -250,6 +307,8 @@ class LedgerWriter:
     def _forked(self) -> None:
         """Start anew in a forked child: what the parent has not flushed yet is the parent's to write."""
         self._lock = threading.Lock()
+        self._counting = threading.Lock()
+        self._thread = None
         self._lines.clear()
         self._dropped = self._number = 0
         self._abandon()

@@ -134,6 +134,21 @@ async def test_p49_then_it_is_down_and_comes_back_on_another_node(sdk: Sdk, queu
     assert [str(message) for message in await sdk.receive(queue, 1)] == ["before"]
 
 
+@pytest.mark.usefixtures("soon_down")
+async def test_p49_whoever_is_refused_is_told_what_is_restarted(own: Sdk, served: Broker) -> None:
+    alpha, zeta = await own.queue(), await own.queue()
+    for kind, what in (("crash-entity", f"'{zeta}'"), ("crash-node", "node 0")):
+        async with fault(served, kind, entity=zeta, seconds=LONG_S):
+            await until_down(own.namespace, zeta)
+            with pytest.raises(
+                exceptions.ServiceBusError, match=rf"retry the operation. \({what} is being restarted.\)"
+            ):
+                await own.send(zeta, ServiceBusMessage("refused"))
+            if kind == "crash-entity":
+                await own.send(alpha, ServiceBusMessage("taken"))
+        await until_served(own.namespace, alpha, zeta)
+
+
 async def test_p49_the_retries_of_the_sdk_hide_it(sdk: Sdk, broker: Broker) -> None:
     queue, topic = await sdk.queue(requires_duplicate_detection=True), await sdk.topic("all")
     patient = {"retry_total": 20, "retry_backoff_factor": 0.1, "retry_backoff_max": 0.5}

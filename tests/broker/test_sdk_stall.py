@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.broker import Broker, serve_sync
+from pairbus.broker.storage.unread import UNREAD_S
 from pairbus.errors import BrokerError
+from pairbus.journal import RealFiles
+from pairbus.ledger import LedgerWriter
 from pairbus.testing import fault
 from tests.untidy_sdk import UNTIDY_SDK
+from tests.waiting import soon, until
+
+from .sdk import Sdk
 
 pytestmark = UNTIDY_SDK
 
@@ -30,14 +41,23 @@ CONFIG = f"""
 storage_stall_timeout = {STALL_S}
 [[namespaces.contoso.queues]]
 name = "orders"
+lock_duration = 5
+max_delivery_count = 2
+[[namespaces.contoso.queues]]
+name = "sessions"
+requires_session = true
+lock_duration = 5
+max_delivery_count = 1
 """
+both_apis = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 
 
 @contextmanager
-def served(folder: Path, standby: Path | None, salvage: bool = False) -> Iterator[Broker]:
+def served(folder: Path, standby: Path | None, salvage: bool = False, ledger: bool = False) -> Iterator[Broker]:
     config = folder / "broker.toml"
     config.write_text(CONFIG)
-    with serve_sync(data=folder / "data", config=config, standby=standby, salvage=salvage) as broker:
+    options = {"salvage": salvage, "ledger": ledger}
+    with serve_sync(data=folder / "data", config=config, standby=standby, **options) as broker:
         yield broker
 
 
@@ -102,23 +122,170 @@ async def test_p48_with_a_standby_folder_async(tmp_path: Path) -> None:
         assert got == ["0", "1", "2", "3"]
 
 
-def test_p48_without_a_standby_folder_sends_are_refused_in_good_time(tmp_path: Path) -> None:
-    with served(tmp_path, None) as broker, client(broker) as app, app.get_queue_sender("orders") as sender:
-        sender.send_messages(ServiceBusMessage("before"))
-        with fault(broker, "storage-stall"):
-            for outcome in ("may yet turn up", "nothing was stored", "nothing was stored"):
-                began = time.monotonic()
-                with pytest.raises(ServiceBusError, match=f"disk does not answer; .*{outcome}.*internal-error"):
-                    sender.send_messages(ServiceBusMessage("refused"))
-                assert time.monotonic() - began < SEND_S_MAX
-            status, message = health(broker)
-            assert status == 503 and "does not answer" in message
-        deadline = time.monotonic() + SEND_S_MAX
-        while health(broker)[0] != 200:
-            assert time.monotonic() < deadline, "the stall has ended, and sends are still refused"
-        sender.send_messages(ServiceBusMessage("after"))
+@both_apis
+async def test_p48_without_a_standby_folder_sends_are_refused_in_good_time(tmp_path: Path, is_async: bool) -> None:
     with served(tmp_path, None) as broker:
-        assert received(broker, 3) == ["before", "after"], "what was refused never comes"
+        sdk = Sdk(is_async, broker.namespaces["contoso"])
+        async with sdk.client() as app, app.get_queue_sender("orders") as sender:
+            await sender.send_messages(ServiceBusMessage("before"))
+            async with fault(broker, "storage-stall"):
+                for outcome in ("may yet turn up", "nothing was stored", "nothing was stored"):
+                    began = time.monotonic()
+                    with pytest.raises(ServiceBusError, match=f"disk does not answer; .*{outcome}.*internal-error"):
+                        await sender.send_messages(ServiceBusMessage("refused"))
+                    assert time.monotonic() - began < SEND_S_MAX
+                status, message = await asyncio.to_thread(health, broker)
+                assert status == 503 and "does not answer" in message
+            await soon(lambda: asyncio.to_thread(lambda: health(broker)[0] == 200), SEND_S_MAX)
+            await sender.send_messages(ServiceBusMessage("after"))
+    with served(tmp_path, None) as broker:
+        found = await Sdk(is_async, broker.namespaces["contoso"]).receive("orders", 3, wait=1)
+        assert [str(each) for each in found] == ["before", "after"], "what was refused never comes"
+
+
+@contextmanager
+def restarted(folder: Path, queue: str, *texts: str, session_id: str | None = None) -> Iterator[Broker]:
+    """A broker that was restarted with these messages: they are on its disk alone."""
+    with served(folder, folder / "standby") as broker, client(broker) as app, app.get_queue_sender(queue) as sender:
+        sender.send_messages([ServiceBusMessage(text, session_id=session_id) for text in texts])
+    with served(folder, folder / "standby") as broker:
+        yield broker
+
+
+@both_apis
+@pytest.mark.parametrize("mode", list(ServiceBusReceiveMode))
+async def test_p48_what_cannot_be_read_is_passed_over_and_is_no_delivery(
+    tmp_path: Path, is_async: bool, mode: ServiceBusReceiveMode
+) -> None:
+    removes = {"receive_mode": mode} if mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE else {}
+    texts = [f"in the stall {i}" for i in range(3)]
+    with restarted(tmp_path, "orders", "before 0", "before 1") as broker:
+        sdk = Sdk(is_async, broker.namespaces["contoso"])
+        async with fault(broker, "storage-stall"):
+            await sdk.send("orders", [ServiceBusMessage(text) for text in texts])
+            assert [str(each) for each in await sdk.receive("orders", 3, **removes)] == texts
+        found = await sdk.receive("orders", 2, **removes)
+        assert [(str(each), each.delivery_count) for each in found] == [("before 0", 0), ("before 1", 0)]
+        assert await sdk.depth("orders") == (0, 0), "and none is dead-lettered"
+
+
+@both_apis
+@pytest.mark.parametrize("mode", list(ServiceBusReceiveMode))
+async def test_p48_a_session_waits_for_what_cannot_be_read_and_stays_in_order(
+    tmp_path: Path, is_async: bool, mode: ServiceBusReceiveMode
+) -> None:
+    with restarted(tmp_path, "sessions", "0", session_id="a") as broker:
+        sdk = Sdk(is_async, broker.namespaces["contoso"])
+        async with (
+            sdk.client() as app,
+            app.get_queue_receiver("sessions", session_id="a", receive_mode=mode) as receiver,
+        ):
+            async with fault(broker, "storage-stall"):
+                await sdk.send("sessions", [ServiceBusMessage(text, session_id="a") for text in ("1", "2")])
+                # longer than the broker waits until it looks again
+                assert await receiver.receive_messages(1, max_wait_time=UNREAD_S + 0.3) == []
+            found: list[Any] = []
+            while len(found) < 3:
+                found += await receiver.receive_messages(1, max_wait_time=5)
+            assert [(str(each), each.delivery_count) for each in found] == [("0", 0), ("1", 0), ("2", 0)]
+
+
+async def test_p48_a_peek_says_that_it_cannot_read_and_not_that_sends_are_refused(tmp_path: Path) -> None:
+    with restarted(tmp_path, "orders", "before") as broker:
+        sdk = Sdk(False, broker.namespaces["contoso"])
+        async with (
+            sdk.client() as app,
+            app.get_queue_receiver("orders") as receiver,
+            fault(broker, "storage-stall"),
+        ):
+            await sdk.send("orders", ServiceBusMessage("in the stall"))
+            with pytest.raises(ServiceBusError, match=r"disk does not answer; what it holds can't be read") as told:
+                await receiver.peek_messages()
+            assert "sends are refused" not in str(told.value) and "stored" not in str(told.value)
+
+
+async def test_p48_deferred_messages_that_cannot_be_read_are_not_counted(tmp_path: Path) -> None:
+    with restarted(tmp_path, "orders", "before") as broker:
+        sdk = Sdk(False, broker.namespaces["contoso"])
+        async with sdk.client() as app, app.get_queue_receiver("orders") as receiver:
+            (message,) = await receiver.receive_messages(1, max_wait_time=5)
+            await receiver.abandon_message(message)
+            (message,) = await receiver.receive_messages(1, max_wait_time=5)
+            await receiver.defer_message(message)
+            async with fault(broker, "storage-stall"):
+                await sdk.send("orders", ServiceBusMessage("in the stall"))
+                for _ in range(2):
+                    with pytest.raises(ServiceBusError, match="can't be read"):
+                        await receiver.receive_deferred_messages([message.sequence_number])
+            await soon(lambda: asyncio.to_thread(lambda: not stalls(broker)), SEND_S_MAX)
+            (again,) = await receiver.receive_deferred_messages([message.sequence_number])
+            assert again.delivery_count == message.delivery_count + 1
+
+
+def stalls(broker: Broker) -> bool:
+    log = broker.namespaces["contoso"]._journal._log
+    return log is not None and bool(log.stalled)
+
+
+class FrozenDisk:
+    """Nothing that is done with files of a folder returns until it thaws, whichever thread does it: what a fault, which
+    holds up the journal's thread alone, can't show."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.thawed = threading.Event()
+        self.thawed.set()
+        self.hung: set[str] = set()  # what was asked of it while it was frozen
+        self._folder = str(folder)
+        for name in ("pwrite", "fdatasync", "is_same", "is_read_only", "fallocate", "truncate", "stamp"):
+            monkeypatch.setattr(RealFiles, name, self._freezing(name, getattr(RealFiles, name)))
+        monkeypatch.setattr(LedgerWriter, "_write", self._freezing("ledger", LedgerWriter._write))
+
+    def _freezing(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def frozen(it: Any, *arguments: Any) -> Any:
+            if not self.thawed.is_set():
+                target = it.path if name == "ledger" else arguments[-1] if name == "is_same" else arguments[0]
+                path = os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else str(target)
+                if path.startswith(self._folder):
+                    self.hung.add(name)
+                    self.thawed.wait(60)
+            return call(it, *arguments)
+
+        return frozen
+
+
+@pytest.mark.parametrize(("first", "hung"), [("settle", "pwrite"), ("health", "is_same"), ("ledger", "ledger")])
+def test_p48_a_disk_that_freezes_does_not_take_the_broker_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, hung: str
+) -> None:
+    disk = FrozenDisk(tmp_path / "data", monkeypatch)
+    monkeypatch.setattr("pairbus.ledger.CLOSING_S", 0.1)
+    asked = ThreadPoolExecutor(1)
+    with (
+        served(tmp_path, tmp_path / "standby", ledger=True) as broker,
+        client(broker) as app,
+        app.get_queue_sender("orders") as sender,
+        app.get_queue_receiver("orders") as receiver,
+    ):
+        sender.send_messages(ServiceBusMessage("before"))
+        (message,) = receiver.receive_messages(1, max_wait_time=5)
+        ledger = broker.namespaces["contoso"].recorder.ledger
+        assert ledger is not None
+        until(lambda: not ledger._lines)
+        disk.thawed.clear()
+        try:
+            if first == "settle":
+                asked.submit(receiver.complete_message, message)
+            elif first == "health":
+                asked.submit(health, broker)
+            else:
+                asked.submit(receiver.peek_messages)
+            until(lambda: hung in disk.hung, SEND_S_MAX)
+            for number in range(3):
+                sender.send_messages(ServiceBusMessage(str(number)), timeout=SEND_S_MAX)
+            assert health(broker) == (200, "healthy")
+        finally:
+            disk.thawed.set()
+            asked.shutdown()
 
 
 def test_p48_a_start_without_the_standby_folder_is_refused_as_long_as_it_holds_messages(tmp_path: Path) -> None:

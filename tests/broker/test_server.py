@@ -26,7 +26,7 @@ from pairbus.broker.control import control_socket
 from pairbus.broker.model.description import QueueDescription
 from pairbus.broker.telemetry import metering, metrics
 from pairbus.connection_string import ConnectionString
-from pairbus.errors import PairbusError
+from pairbus.errors import BrokerError, PairbusError
 from pairbus.journal import JournalError
 from pairbus.sas import make_token
 from pairbus.wire import WireClient
@@ -42,6 +42,42 @@ async def create(broker: Broker, queue: str) -> None:
     namespace = broker.namespaces["contoso"].namespace
     namespace.create_queue(QueueDescription(name=queue), broker.clock(), done.set_result)
     assert await done is None
+
+
+@pytest.mark.parametrize(
+    ("data", "standby", "words"),
+    [
+        ("d", "d", r"the standby folder .*d is in the data folder .*d, and would stall with it"),
+        ("d", "d/contoso/journal", r"is in the data folder"),
+        ("d", "d/contoso", r"is in the data folder"),
+        ("contoso", ".", r"is in the data folder"),
+        ("d", "e/../d/x", r"is in the data folder"),
+        ("link", "d/x", r"is in the data folder"),
+        ("contoso/data", ".", r"the data folder .*contoso/data is in .*contoso, where the standby folder of 'contoso'"),
+        ("d", "", r"the standby folder has no name"),
+    ],
+)
+async def test_a_standby_folder_that_is_no_other_folder_than_the_data_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: str, standby: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d").mkdir()
+    (tmp_path / "e").mkdir()
+    (tmp_path / "link").symlink_to("d")
+    with pytest.raises(BrokerError, match=words):
+        async with serve("contoso", data=data, standby=standby):
+            pass
+    assert not list(tmp_path.rglob("standby")) and not list(tmp_path.rglob("lock")), "nothing was made there"
+
+
+async def test_a_standby_folder_beside_the_data_folder_is_taken_whatever_it_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with serve("contoso", data="data", standby="data-standby"):
+        pass
+    async with serve("contoso", data="data", standby=tmp_path):
+        assert (tmp_path / "contoso" / "standby").exists()
 
 
 async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION, exceptions
 from azure.servicebus.management import EntityStatus
 
+from pairbus.broker import serve
 from pairbus.pairing.errors import AliasConflictError, BacklogUnavailableError, EntityUnreachableError, PairingFailed
+from pairbus.testing import fault
 
 from .account import ids
 from .scenarios import in_both_apis
@@ -236,6 +238,47 @@ async def test_p48_a_primary_whose_storage_stalls_is_ridden_out(world: World, qu
             assert pair.state(queue) == "FAILED_OVER"
             assert len(await world.in_backlog()) == 3
     await world.restore_message()
+
+
+@in_both_apis()
+async def test_p48_a_primary_with_a_standby_folder_takes_all_while_its_storage_stalls(world: World) -> None:
+    """Sends go on to the primary: nothing is diverted, nothing lost, also after the stall."""
+    config = world.folder / "broker.toml"
+    config.write_text("[namespaces.steady]\nstorage_stall_timeout = 0.3\n")
+    shared = world.primary
+    async with serve(config=config, data=world.folder / "data", standby=world.folder / "standby") as broker:
+        world.primary = broker.namespaces["steady"]
+        try:
+            queue = await world.queue()
+            async with world.pair(**SHORT) as pair:
+                await pair.deliver(queue, world.message())
+                async with fault(broker, "storage-stall"):
+                    for _ in range(3):
+                        await pair.deliver(queue, world.message())
+                    assert list((world.folder / "standby" / "steady").glob("*.segment"))
+                await pair.deliver(queue, world.message())
+                assert (pair.state(queue), pair.changes(queue)) == ("HEALTHY", [])
+            tally = await world.nothing_lost(home=True)
+            assert (len(tally.home), tally.waiting) == (5, ())
+        finally:
+            world.primary = shared
+
+
+@in_both_apis(each={"the entity": (True,), "the namespace": (False,)})
+async def test_p46_a_primary_that_cannot_be_sent_to_is_ridden_out(world: World, queue: str, is_entity: bool) -> None:
+    """Messages take the detour, receivers and management go on, and all come home."""
+    async with world.pair(sdk=AT_ONCE, **SHORT) as pair:
+        await pair.deliver(queue, world.message())
+        async with world.fault("no-send", entity=queue if is_entity else None):
+            for _ in range(3):
+                await pair.deliver(queue, world.message())
+            assert pair.state(queue) == "FAILED_OVER"
+            assert len(await world.in_backlog()) == 3
+            assert (await world.manage("get_queue", queue)).name == queue
+        await pair.until_state(queue, "HEALTHY")
+        await pair.deliver(queue, world.message())
+    tally = await world.restore_message()
+    assert len(tally.home) == 5
 
 
 @in_both_apis(each={"raise": ("raise",), "degrade": ("degrade",)})

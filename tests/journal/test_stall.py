@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import random
 import threading
 from collections.abc import Coroutine
@@ -70,6 +72,42 @@ def test_an_operation_that_has_returned_cannot_be_left_behind(tmp_path: Path) ->
     files.stalled.add(str(tmp_path))
     with pytest.raises(OSError, match="does not answer"):
         files.listdir(str(tmp_path))
+
+
+class HangingClose(RealFiles):
+    """Closes a file at once, as Linux does, but does not return."""
+
+    def __init__(self) -> None:
+        self.has_closed, self.may_return = threading.Event(), threading.Event()
+
+    def close(self, fd: int) -> None:
+        super().close(fd)
+        self.has_closed.set()
+        assert self.may_return.wait(WAIT_S)
+
+
+def test_what_hangs_in_close_does_not_close_the_file_of_another_later(tmp_path: Path) -> None:
+    real = HangingClose()
+    files = WatchedFiles(real, Gate(), set())
+    fd = files.create(f"{tmp_path}/file")
+
+    def close() -> None:
+        with contextlib.suppress(LeftBehind):
+            files.close(fd)
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    assert real.has_closed.wait(WAIT_S)
+    assert files.folder == str(tmp_path), "it is known which folder stalls"
+    assert files.leave(files.turns)
+    other = RealFiles().create(f"{tmp_path}/other")
+    os.dup2(other, fd)  # whose number is free by then
+    real.may_return.set()
+    thread.join(WAIT_S)
+    files.close_all()
+    assert RealFiles().size(fd) == 0, "still open"
+    for each in {other, fd}:
+        os.close(each)
 
 
 # -- the journal
@@ -246,6 +284,21 @@ def test_a_stall_at_any_call_loses_nothing_and_brings_nothing_back(call: int, se
     assert all(error is None for _, error, _, _ in rig.answers)
     check_crash(rig, rig.files.kill(), lazy_survives=True)
     check_crash(rig, rig.files.power_cut(random.Random(seed)), lazy_survives=True)
+
+
+@pytest.mark.parametrize("standby", [STANDBY, None])
+def test_the_writer_looks_for_trouble(standby: str | None) -> None:
+    rig = Rig(standby=standby).open()
+    assert turning(rig, rig.journal.look_for_trouble()) is None
+    rig.files.is_read_only_now = True
+    assert "read-only" in str(turning(rig, rig.journal.look_for_trouble()))
+    rig.files.is_read_only_now = False
+    rig.files.stalled.add(FOLDER)
+    rig.send(b"in the stall")
+    trouble = turning(rig, rig.journal.look_for_trouble())
+    assert trouble is None if standby else isinstance(trouble, JournalStalled)
+    rig.journal.close()
+    assert "closed" in str(asyncio.run(rig.journal.look_for_trouble()))
 
 
 # -- with threads, on real files

@@ -208,6 +208,34 @@ def test_a_folder_that_was_moved_is_found_under_its_new_name() -> None:
     assert rig.journal._pledge is not None and rig.journal._pledge.folder == "moved"
 
 
+def test_a_former_standby_folder_is_not_taken_for_the_present_one() -> None:
+    rig = Rig(standby=STANDBY).open()
+    assert rig.send(b"before") is None
+    rig.journal.close()
+    rig = reopened(rig.files, standby="another")
+    rig.files.stalled.add(FOLDER)
+    assert rig.send(b"in the other folder") is None
+    disk = rig.files.power_cut()
+    with pytest.raises(JournalCorrupt, match=r"the standby folder another holds records .*1 segments.*--standby"):
+        Rig(disk.kill(), standby=STANDBY).open()
+    again = reopened(disk, standby="another")
+    assert again.replayed() == [b"before", b"in the other folder"]
+
+
+def test_an_empty_standby_folder_can_be_given_up_for_another_and_back_again() -> None:
+    disk = SimulatedDisk()
+    marks = []
+    for number, standby in enumerate((STANDBY, "another", STANDBY, STANDBY, None, STANDBY)):
+        rig = reopened(disk, standby=standby)
+        assert rig.replayed() == [b"%d" % each for each in range(number)]
+        assert rig.send(b"%d" % number) is None
+        marks.append(None if rig.journal._pledge is None else rig.journal._pledge.identity)
+        rig.journal.close()
+        disk = rig.files.power_cut()
+    assert marks[2] == marks[3], "the same folder is the same"
+    assert len(set(marks)) == 5, "and each other one is another"
+
+
 def test_the_standby_folder_of_another_journal_is_refused_untouched() -> None:
     disk = with_records()
     before = {name: bytes(disk.content(f"{STANDBY}/{name}")) for name in disk.listdir(STANDBY)}

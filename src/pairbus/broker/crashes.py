@@ -53,10 +53,7 @@ _FOLDER: Final = "diagnostics"
 _RETRY_S: Final = 1.0
 #: By so much a fault may end before its time, as two clocks tell it.
 _EARLY_S: Final = 0.01
-_TEXT: Final = (
-    "The service was unable to process the request; please retry the operation. ('{name}' is being restarted; it "
-    "moves to another node.)"
-)
+_TEXT: Final = "The service was unable to process the request; please retry the operation. ({what} is being restarted.)"
 
 
 class _Crash:
@@ -188,7 +185,8 @@ class Crashes:
             crash.names = self.nodes.on(crash.node, server.entity_names)
         owners = [owner for name in crash.names if (owner := namespace.find_owner(name.lower())) is not None]
         old = [part for owner in owners for part in owner.with_parts()]
-        refusal = Refusal(conditions.INTERNAL_ERROR, _TEXT.format(name=owners[0].name if owners else ""))
+        what = repr(owners[0].name) if len(owners) == 1 else f"node {crash.node}"
+        refusal = Refusal(conditions.INTERNAL_ERROR, _TEXT.format(what=what))
         server.detach({each for part in old for each in (part, part.active, part.dead_letter)}, refusal)
         namespace.suspend(old, refusal)
         served: Sequence[QueueEntity] = old

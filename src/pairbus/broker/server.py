@@ -6,8 +6,8 @@
       NAME/keys.json         the namespace's keys (access/keys.py)
       NAME/journal/          everything that must survive
       NAME/ledger/           with `ledger=True`
-    standby/NAME/            what the journal takes while data/ stalls, with `standby=`
       NAME/diagnostics/      what was inconsistent when a node failed (crashes.py)
+    standby/NAME/            what the journal takes while data/ stalls, with `standby=`
 
 Code starts it with `serve()`, or with `serve_sync()`, which runs the broker on a thread of its own.
 """
@@ -197,9 +197,9 @@ class NamespaceServer:
         counters = self._broker.metrics.namespace(self.name)
         ledger = None
         if self._broker.keeps_ledger:
-            ledger = LedgerWriter(self.folder / "ledger", "broker", clock=self.clock)
-            self._ends.callback(ledger.close)
-            self._every(_LEDGER_FLUSH_S, ledger.flush)
+            ledger = LedgerWriter(self.folder / "ledger", "broker", clock=self.clock, aside=True)
+            self._ends.push_async_callback(asyncio.to_thread, ledger.close)
+            self._every(_LEDGER_FLUSH_S, ledger.flush_aside)
         self.recorder = Recorder(self.name, counters, ledger, self.clock)
         self.namespace.on_forwarded = self.recorder.forwarded
         self.namespace.on_forwards_due = self._forward_soon
@@ -499,9 +499,9 @@ async def _cancel(task: asyncio.Task[Any]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _journal_trouble(journal: Journal) -> str | None:
+async def _journal_trouble(journal: Journal) -> str | None:
     """Return the error that a send would be answered with now, if any."""
-    error = journal.trouble()
+    error = await journal.look_for_trouble()
     return None if error is None else refusal_of(error).description
 
 
@@ -559,12 +559,28 @@ class Broker:
     def open_journal(self, folder: Path, plan: NamespacePlan) -> Journal:
         """Return the journal of a namespace, to be replayed."""
         options = Options(durability=self.durability, salvage=self.salvage)
-        given = self.standby or plan.standby
-        # absolute: the journal remembers which folder it was
-        standby = None if given is None else Path(given).absolute() / plan.name
+        standby = self._standby_folder(plan)
         most = options.stall_s if standby is None else _STALL_WITH_STANDBY_S
         stall_s = plan.storage_stall_timeout or min(options.stall_s, most)
         return Journal.open(folder / "journal", replace(options, stall_s=stall_s), standby=standby)
+
+    def _standby_folder(self, plan: NamespacePlan) -> Path | None:
+        """Return the standby folder of a namespace, if it has one. Absolute: the journal remembers which it was."""
+        given = self.standby or plan.standby
+        if given is None:
+            return None
+        standby, data = (Path(given) / plan.name).resolve(), self.data.resolve()
+        if data == standby or data in standby.parents:
+            raise BrokerError(
+                f"the standby folder {given} is in the data folder {self.data}, and would stall with it; give another "
+                "one, best on another disk"
+            )
+        if standby in data.parents:
+            raise BrokerError(
+                f"the data folder {self.data} is in {standby}, where the standby folder of {plan.name!r} would be; "
+                "give another one, best on another disk"
+            )
+        return Path(given).absolute() / plan.name
 
     def note_version(self, folder: Path) -> None:
         """Note that this version writes the data of a namespace from now on."""
@@ -572,7 +588,9 @@ class Broker:
 
     def start_journal(self, journal: Journal) -> None:
         """Open a journal that was replayed for appends; its answers come on this loop."""
-        journal.start(asyncio.get_running_loop().call_soon_threadsafe, write_here=True)
+        # A write may hang like any other operation, and must not take the loop with it where there is a way to go on.
+        is_alone = journal.standby is None
+        journal.start(asyncio.get_running_loop().call_soon_threadsafe, write_here=is_alone)
 
     async def run_aside(self, work: Callable[[], T]) -> T:
         """Do something that takes long, with what nobody else changes meanwhile, while the loop goes on."""
@@ -744,6 +762,8 @@ async def serve(
     `monotonic`, durations go by that.
     """
     plans = [] if config is None else read_config(Path(config))
+    if standby is not None and not str(standby).strip():
+        raise BrokerError("the standby folder has no name; give the path of a folder, or none")
     broker = Broker(
         Path(data),
         host=host,

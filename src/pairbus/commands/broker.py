@@ -58,7 +58,7 @@ def _check_namespaces(_context: click.Context, _parameter: click.Parameter, spec
 )
 @click.option(
     "--standby",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(file_okay=False),
     help="A folder, best on another disk, that takes what is sent while the data folder stalls; without it sends are "
     "refused then.",
 )

@@ -86,12 +86,12 @@ def no_room(error: OSError) -> bool:
     return error.errno in (errnos.ENOSPC, errnos.EDQUOT)
 
 
-def from_os_error(error: OSError, doing: str, *, unknown: bool = False) -> JournalError:
-    """Return a JournalFull or JournalFailed that names the errno."""
+def from_os_error(error: OSError, doing: str, *, unknown: bool = False, of_send: bool = True) -> JournalError:
+    """Return a JournalFull or JournalFailed that names the errno. `of_send`: a send would meet it, too."""
     number = error.errno or 0
     name = errnos.errorcode.get(number, str(number))
     if number == errnos.ETIMEDOUT:
-        text = f"{doing}: the disk does not answer ({name}); sends are refused until it does"
+        text = f"{doing}: the disk does not answer ({name})" + ("; sends are refused until it does" if of_send else "")
         return JournalStalled(text, errno=number, unknown=unknown)
     text = f"{doing}: {name} ({os.strerror(number)})"
     if number in _REMEDIES:

@@ -32,7 +32,7 @@ from pairbus.journal.options import Options
 from pairbus.journal.record import RECORD_BYTES_MAX, SEGMENT_HEADER_BYTES, Record, decode_segment_header
 from pairbus.journal.relocation import Relocations
 from pairbus.journal.segment import Segment, scan, segment_name, survey
-from pairbus.journal.standby import Pledge, check, read_pledge, write_pledge
+from pairbus.journal.standby import Pledge, check, has_segments, read_pledge, write_pledge
 from pairbus.journal.writer import Command, Post, Writer
 
 _OPEN_FILES_MAX = 64
@@ -255,6 +255,9 @@ class Journal:
         pledge = None
         if self.standby is not None:
             identity = self._pledge.identity if self._pledge is not None else 0
+            mark = read_pledge(self.files, self.standby)
+            if (mark is None or mark.identity != identity) and not has_segments(self.files, self.standby):
+                identity = 0  # another folder than before
             pledge = Pledge(identity or self.files.salt() << 32 | 1, self.standby)
         if pledge != self._pledge:
             if pledge is not None:
@@ -342,7 +345,7 @@ class Journal:
                 self._readers.move_to_end(segment)
             data = self.files.pread(fd, length, offset)
         except OSError as error:
-            raise from_os_error(error, f"reading {length} bytes at {segment}:{offset}") from error
+            raise from_os_error(error, f"reading {length} bytes at {segment}:{offset}", of_send=False) from error
         if len(data) != length:
             raise JournalFailed(f"reading {length} bytes at {segment}:{offset}: the segment ends after {len(data)}")
         return data
@@ -356,6 +359,12 @@ class Journal:
     def _is_stalled(self, segment: int) -> bool:
         """Return whether the segment is in a folder that does not answer."""
         return self._log is not None and self._folder_of(segment) in self._log.stalled
+
+    def answers(self, segment: int, offset: int) -> bool:
+        """Return whether the folder answers that has what was written at this place."""
+        if self._relocations:
+            segment, _ = self._relocations.now(segment, offset)
+        return not self._is_stalled(segment)
 
     def stall(self, is_stalled: bool) -> None:
         """Bring a stall of the journal's own folder about, or end it: what the writer does there waits."""
@@ -448,27 +457,47 @@ class Journal:
 
     def trouble(self) -> JournalError | None:
         """Return why a send would be refused now, as far as can be told without one."""
-        log = self._log
-        if log is None or self._state != "started":
+        return self._known_trouble() or self._trouble_in(self.files)
+
+    async def look_for_trouble(self) -> JournalError | None:
+        """Do as `trouble`; the writer's thread looks at the disk, which may not answer."""
+        trouble = self._known_trouble()
+        if trouble is None:
+            try:
+                await self._command(lambda log, now: self._trouble_in(log.files))
+            except JournalError as error:
+                return error
+        return trouble
+
+    def _known_trouble(self) -> JournalError | None:
+        """Return what there is to say without a look at the disk."""
+        if self._log is None or self._state != "started":
             return JournalClosed(f"the journal is {self._state}")
         if self.failure is not None:
             return self.failure
+        if self._log.folder in self._log.stalled:
+            return self._trouble_in(self.files)
+        pending = self.pending_bytes
+        return self._busy_error(pending) if pending >= self.options.pending_bytes_max else None
+
+    def _trouble_in(self, files: Files) -> JournalError | None:
+        log = self._log
+        assert log is not None
         folder = log.folder
         if folder in log.stalled:
             return log.trouble or from_os_error(OSError(errno.ETIMEDOUT, ""), f"the journal folder {folder}")
-        if not self.files.is_same(self._locks[folder], f"{folder}/{LOCK_NAME}"):
-            return from_os_error(OSError(errno.ESTALE, ""), f"the journal folder {folder}")
-        if log.is_full:
-            return log.full_error()
-        if not log.number:
-            return log.trouble
         try:
-            if self.files.is_read_only(folder):
+            if not files.is_same(self._locks[folder], f"{folder}/{LOCK_NAME}"):
+                return from_os_error(OSError(errno.ESTALE, ""), f"the journal folder {folder}")
+            if log.is_full:
+                return log.full_error()
+            if not log.number:
+                return log.trouble
+            if files.is_read_only(folder):
                 return from_os_error(OSError(errno.EROFS, ""), f"the journal folder {folder}")
         except OSError as error:
             return from_os_error(error, f"the journal folder {folder}")
-        pending = self.pending_bytes
-        return self._busy_error(pending) if pending >= self.options.pending_bytes_max else None
+        return None
 
     @property
     def syncs(self) -> int:
@@ -569,7 +598,7 @@ class Journal:
             finally:
                 self.files.close(fd)
         except OSError as error:
-            raise from_os_error(error, f"reading {path}") from error
+            raise from_os_error(error, f"reading {path}", of_send=False) from error
         if header is None:
             raise JournalCorrupt(f"segment {number} has a damaged header", segment=number, offset=0)
         segment = Segment(header, path, end, end)
@@ -583,7 +612,7 @@ class Journal:
 
     def _check_answers(self, number: int, path: str) -> None:
         if self._is_stalled(number):
-            raise from_os_error(OSError(errno.ETIMEDOUT, ""), f"reading {path}")
+            raise from_os_error(OSError(errno.ETIMEDOUT, ""), f"reading {path}", of_send=False)
 
     def _append_copy(self, kind: int, parts: tuple[bytes, ...] | bytes, done: Done) -> None:
         size = len(parts) if isinstance(parts, bytes) else sum(map(len, parts))

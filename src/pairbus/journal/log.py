@@ -259,7 +259,7 @@ class Log:
                     raise
             self.files.fsync_dir(_folder_of(path))
         except OSError as problem:
-            return from_os_error(problem, f"deleting {path}")
+            return from_os_error(problem, f"deleting {path}", of_send=False)
         self._probed_at = -1e9
         if self.is_full or not self.number:
             self.probe(now)

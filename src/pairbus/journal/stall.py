@@ -142,9 +142,13 @@ class WatchedFiles:
     def open(self, path: str) -> int:
         return self.run(path, self._opened, self._files.open, path)
 
+    def _closed(self, fd: int) -> None:
+        # Its number is free from here on, even if the call does not return: it may be somebody else's by then.
+        self._target = self._open.pop(fd, "")
+        self._files.close(fd)
+
     def close(self, fd: int) -> None:
-        self.run(fd, self._files.close, fd)
-        self._open.pop(fd, None)
+        self.run(fd, self._closed, fd)
 
     def size(self, fd: int) -> int:
         return self.run(fd, self._files.size, fd)

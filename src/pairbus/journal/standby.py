@@ -8,6 +8,9 @@ folder tells that folder from an empty one in its place, where its disk is not m
 * without the pledged folder, while that holds segments of the journal, cannot be read, or is not the same;
 * with a standby folder that holds segments of another journal.
 
+An empty folder that takes the place of another one gives the journal another identity: the former one keeps its mark,
+and must not be taken for the present one later.
+
 Salvage passes over what is missing, and notes it: the journal has another identity then, so that the folder that was
 left out is not taken for its own later. Where only the pledge or its copy is damaged, the segments that are given tell
 that they are the journal's, and it keeps its identity.
@@ -110,6 +113,11 @@ def _what_would_be_lost(files: Files, pledge: Pledge) -> str:
         return f"{pledge.folder} is not the standby folder that the journal had there, which may hold records"
     count = sum(header is None or header.journal == pledge.identity for header in inside.values())
     return f"the standby folder {pledge.folder} holds records of this journal ({count} segments)" if count else ""
+
+
+def has_segments(files: Files, folder: str) -> bool:
+    """Return whether a folder holds segments, of whichever journal."""
+    return any(segment_number(name) is not None for name in files.listdir(folder))
 
 
 def _headers(files: Files, folder: str) -> dict[str, SegmentHeader | None]:

@@ -504,7 +504,11 @@ async def test_what_the_namespace_says_no_to(call, namespace, error, status, sai
 
 async def test_health_and_metrics_need_no_token(call, namespace):
     trouble = None
-    api = AdminApi(namespace, authorize, lambda: NOW, metrics=lambda: "up 1\n", trouble=lambda: trouble)
+
+    async def look():
+        return trouble
+
+    api = AdminApi(namespace, authorize, lambda: NOW, metrics=lambda: "up 1\n", trouble=look)
     status, body, headers = await call("GET", "/health", token="", api=api)
     assert status == 200 and json.loads(body) == {"status": "healthy", "message": "Service is healthy."}
     assert headers["content-type"] == "application/json"

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from hashlib import blake2b
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +30,23 @@ def test_p49_the_entities_of_a_node_move_to_all_the_others_and_nobody_else_moves
     assert all(set(after[node]) > set(before[node]) for node in (0, 2, 3))
     nodes.move(["queue-0"])
     assert nodes.node_of("queue-0") != before[1]
+
+
+def test_p49_where_an_entity_is_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def counted(data: bytes, digest_size: int) -> Any:
+        calls.append(data)
+        return blake2b(data, digest_size=digest_size)
+
+    monkeypatch.setattr("pairbus.broker.operations.nodes.blake2b", counted)
+    nodes = Nodes(64)
+    names = [f"asked-for-twice-{number}" for number in range(10)]
+    before = nodes.spread(names)
+    assert len(calls) == 10 * 64
+    nodes.move(names)
+    assert nodes.spread(names) != before and nodes.on(3, names) == nodes.spread(names)[3]
+    assert len(calls) == 10 * 64
 
 
 @given(st.integers(1, 64), st.text(min_size=1), st.integers(1, 5))

@@ -23,12 +23,13 @@ _THROTTLED_S = 0.05
 class Dispatcher:
     """The receivers of one queue or session."""
 
-    __slots__ = ("_available", "_due", "_is_later", "_loop", "_sources")
+    __slots__ = ("_available", "_due", "_is_later", "_is_paused", "_loop", "_sources")
 
     def __init__(self, available: Callable[[], int], loop: asyncio.AbstractEventLoop) -> None:
         """`available()` returns how many messages could be delivered now."""
         self._available = available
         self._is_later = False
+        self._is_paused = False
         self._loop = loop
         self._sources: deque[SourceNode] = deque()
         self._due = False
@@ -65,11 +66,21 @@ class Dispatcher:
         self._is_later = False
         self.wake()
 
+    def pause(self, seconds: float) -> None:
+        """Deliver nothing for so long: what is next can't be read."""
+        if not self._is_paused:
+            self._is_paused = True
+            self._loop.call_later(seconds, self._end_pause)
+
+    def _end_pause(self) -> None:
+        self._is_paused = False
+        self.wake()
+
     def _run(self) -> None:
         self._due = False
         budget = _RUN_MESSAGES
         touched = []
-        while budget > 0 and self._sources and self._available():
+        while budget > 0 and self._sources and not self._is_paused and self._available():
             for source in self._sources:
                 if source.is_full:
                     source.sweep()
@@ -85,16 +96,16 @@ class Dispatcher:
                 delivered += source.deliver(count)
                 budget -= count
                 touched.append(source)
-                if not self._available():
+                if self._is_paused or not self._available():
                     break
             self._sources.rotate(-1)
             if not delivered:
                 break
         for source in self._sources:
-            if source.link.drain and (source.is_full or not self._available()):
+            if source.link.drain and (source.is_full or self._is_paused or not self._available()):
                 source.answer_drain()
                 touched.append(source)
         for source in touched:
             source.connection.flush_soon()
-        if budget <= 0:
+        if budget <= 0 and not self._is_paused:
             self.wake()

@@ -27,10 +27,10 @@ from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, 
 from pairbus.broker.model.partitions import NONE_DOWN, PARTITION_SHIFT, PARTITIONS, partition_for
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.operations.enqueue import partition_for_send
-from pairbus.broker.operations.namespace import refusal_of
+from pairbus.broker.operations.namespace import UNREAD_S, refusal_of_read
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.telemetry.recorder import UnsettledDelivery
-from pairbus.journal import JournalError
+from pairbus.journal import JournalError, JournalStalled
 
 from .requests import Request, Response, read_request
 
@@ -345,28 +345,31 @@ class SourceNode:
         namespace = self.connection.host.namespace
         if self.removes:
             self._reserved += count
-            namespace.take(self.queue, count, now, partial(self._taken, count), session=self.session)
+            if not namespace.take(self.queue, count, now, partial(self._taken, count), session=self.session):
+                self.dispatcher.pause(UNREAD_S)
             return count
         connection = self.connection
         received, cause = connection.host.recorder.received, connection.cause
         link = self.link
         before = connection.unflushed_bytes
         taken = 0
-        while taken < count and connection.takes_more:
+        goes_on = True
+        while taken < count and connection.takes_more and goes_on:
             messages = namespace.acquire(self.queue, min(count - taken, _ACQUIRED_MAX), now, self.session)
             if not messages:
                 break
             taken += len(messages)
-            self._is_waiting = False
             for message in messages:
                 token = message.lock_token
                 assert token is not None
                 try:
                     payload = namespace.delivery(self.queue, message, locked=True)
                 except JournalError as error:
-                    # the lock runs out by itself; the next delivery tries the disk again
-                    self.cut(refusal_of(error))
-                    return taken
+                    goes_on = self._not_read(messages, message, error, now)
+                    if goes_on:
+                        continue
+                    break
+                self._is_waiting = False
                 connection.unflushed_bytes += len(payload)
                 delivery_id = link.send(payload, token)
                 mid = received(self.path, message, payload, cause, now)
@@ -377,6 +380,26 @@ class SourceNode:
         if connection.host.faults and self.queue.partition_sizes is None:
             connection.host.faults.spend(self.path, now, size=connection.unflushed_bytes - before)
         return taken
+
+    def _not_read(self, messages: list[Message], message: Message, error: JournalError, now: float) -> bool:
+        """Do without a message that was acquired with others and can't be read; return whether to deliver the others.
+
+        In a stall it is passed over, or within a session waited for. Else the lock runs out by itself, which counts:
+        one that can never be read is dead-lettered in the end.
+        """
+        namespace = self.connection.host.namespace
+        is_stalled = isinstance(error, JournalStalled)
+        if is_stalled and self.session is None:
+            if not namespace.pass_over(self.queue, message, now):
+                self.dispatcher.pause(UNREAD_S)
+            return True
+        behind = messages[messages.index(message) + 1 :]
+        namespace.give_back(self.queue, [message, *behind] if is_stalled else behind, now, self.session)
+        if is_stalled:
+            self.dispatcher.pause(UNREAD_S)
+        else:
+            self.cut(refusal_of_read(error))
+        return False
 
     def _spend(self, message: Message, payload: bytes, now: float) -> None:
         is_partitioned = self.queue.partition_sizes is not None

@@ -21,7 +21,7 @@ from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, 
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.model.transaction import Settle, Transaction, root_of
-from pairbus.broker.operations.namespace import refusal_of
+from pairbus.broker.operations.namespace import refusal_of_read
 from pairbus.broker.refusal import Refusal
 from pairbus.journal import JournalError
 from pairbus.sas import LISTEN, SEND
@@ -197,7 +197,7 @@ def _run(operation: Callable[[Call], None], call: Call, waits: int = _SETTLING_W
 def _failure(error: BadArgument | UnknownRule | _SessionLost | JournalError) -> Response:
     match error:
         case JournalError():
-            return failed(refusal_of(error), 500)
+            return failed(refusal_of_read(error), 500)
         case _SessionLost():
             text = f"The session lock of '{error}' has expired, or is not held over this connection."
             return Response(410, text, conditions.SESSION_LOCK_LOST)
@@ -289,9 +289,14 @@ def _receive_deferred(call: Call) -> None:
             recorder.not_received(queue.path, cause, call.now, refusal)
             call.refuse(refusal)
             return
+        try:
+            payloads = [call.host.namespace.delivery(queue, message, locked=not deletes) for message in messages]
+        except JournalError:
+            # Nobody got them, so that counts as no delivery.
+            call.host.namespace.give_back(queue, messages, call.now, session)
+            raise
         found = []
-        for message in messages:
-            payload = call.host.namespace.delivery(queue, message, locked=not deletes)
+        for message, payload in zip(messages, payloads, strict=True):
             entry: dict[str, Any] = {"message": payload}
             if message.lock_token is not None:
                 entry["lock-token"] = UUID(bytes_le=message.lock_token)
@@ -300,11 +305,12 @@ def _receive_deferred(call: Call) -> None:
         call.spend(len(found), sum(len(each["message"]) for each in found))
         call.ok(messages=found)
 
+    session = call.session()
     numbers = call.arguments.numbers("sequence-numbers")
     # The SDKs up to 7.14 defer without waiting for the answer, and ask for the message in the next breath.
     if call.may_wait and any((found := queue.get(n)) is not None and found.state == SETTLING for n in numbers):
         raise _BeingSettled
-    call.host.namespace.receive_deferred(queue, numbers, call.now, done, delete=deletes, session=call.session())
+    call.host.namespace.receive_deferred(queue, numbers, call.now, done, delete=deletes, session=session)
 
 
 def _delete(call: Call) -> None:

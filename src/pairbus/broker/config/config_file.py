@@ -49,6 +49,7 @@ from .config_table import (
     DESTINATION,
     DURATION,
     FLAG,
+    FOLDER,
     JSON,
     LIMIT,
     NAMESPACE,
@@ -215,7 +216,7 @@ def _namespace(table: Table, name: str) -> NamespacePlan:
         if port is not None and table.raw("Ports") is not None:
             table.refuse("Port", port, "port or ports, not both")
         link_idle_timeout = table.take("LinkIdleTimeout", TIMEOUT)
-        standby = table.take("Standby", TEXT)
+        standby = table.take("Standby", FOLDER)
         stall_timeout = table.take("StorageStallTimeout", STALL_TIMEOUT)
         nodes = table.take("Nodes", NODE_COUNT)
         keys = _keys(table)

@@ -98,6 +98,12 @@ def _count(value: Any) -> int:
     return value
 
 
+def _folder(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError
+    return value
+
+
 def _nodes(value: Any) -> int:
     if _count(value) > NODES_MAX:
         raise ValueError
@@ -137,6 +143,7 @@ def _destination(value: Any) -> str | None:
 FLAG: Final = EntryKind("true or false", _only(bool))
 WHOLE: Final = EntryKind("a whole number", _only(int))
 TEXT: Final = EntryKind("text", _only(str))
+FOLDER: Final = EntryKind("the path of a folder", _folder)
 DESTINATION: Final = EntryKind("a queue or topic: its name, or sb://HOST/NAME; empty for none", _destination)
 TABLE: Final = EntryKind("a table of keys and values", _only(dict))
 LIST: Final = EntryKind("a list of tables", _only(list))

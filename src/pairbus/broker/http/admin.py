@@ -134,7 +134,7 @@ class AdminApi:
         *,
         refusal: Callable[[str, float], Refusal | None] | None = None,
         metrics: Callable[[], str] | None = None,
-        trouble: Callable[[], str | None] | None = None,
+        trouble: Callable[[], Awaitable[str | None]] | None = None,
         answered: Callable[[str, str, int, int, float], None] | None = None,
         ports: Callable[[], Collection[int]] = tuple,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
@@ -173,7 +173,7 @@ class AdminApi:
         method = "GET" if call.request.method == "HEAD" else call.request.method
         folded = call.path.lower()
         if method == "GET" and folded in ("health", "metrics") and not self._asks_for_entity(call):
-            return self._health() if folded == "health" else self._exposition(call)
+            return await self._health() if folded == "health" else self._exposition(call)
         routes = self._routes(call, folded)
         self._admit(call)
         if method not in routes:
@@ -365,8 +365,8 @@ class AdminApi:
         entry = self._entry(call, resources, path, found)
         return Response(status, {"content-type": atom.ENTRY_TYPE}, entry.encode())
 
-    def _health(self) -> Response:
-        trouble = None if self._trouble is None else self._trouble()
+    async def _health(self) -> Response:
+        trouble = None if self._trouble is None else await self._trouble()
         answer = (
             {"status": "healthy", "message": "Service is healthy."}
             if trouble is None

@@ -18,7 +18,8 @@ from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.topic import SUBSCRIPTIONS, Topic
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.replay import rebuild
-from pairbus.broker.storage.store import Done, RemovalObserver, Store, refusal_of
+from pairbus.broker.storage.store import Done, RemovalObserver, Store, refusal_of, refusal_of_read
+from pairbus.broker.storage.unread import UNREAD_S
 from pairbus.journal import Journal
 
 from .lock_tokens import random_tokens
@@ -28,7 +29,7 @@ from .restart import RestartOperations
 from .session_access import SessionAccess
 from .topics import TopicOperations
 
-__all__ = ["ENTITIES_MAX", "Done", "Namespace", "refusal_of"]
+__all__ = ["ENTITIES_MAX", "UNREAD_S", "Done", "Namespace", "refusal_of", "refusal_of_read"]
 
 _SUFFIX: Final = DEAD_LETTER_SUFFIX.lower()
 _TRANSFER: Final = TRANSFER_SUFFIX.lower()
@@ -155,6 +156,8 @@ class Namespace(RestartOperations, ReceiveOperations, SessionAccess, TopicOperat
                 del watched[queue]
             elif earliest is None or deadline < earliest:
                 earliest = deadline
+        if self._store.unread.deadline != inf and (earliest is None or self._store.unread.deadline < earliest):
+            earliest = self._store.unread.deadline
         if self.forward_deadline != inf and (earliest is None or self.forward_deadline < earliest):
             earliest = self.forward_deadline
         for entity in self._aging.values():
@@ -167,7 +170,7 @@ class Namespace(RestartOperations, ReceiveOperations, SessionAccess, TopicOperat
         """Do what is due at `now` and return the next deadline.
 
         Locks, lifetimes and transactions end, scheduled messages become active, message ids are forgotten, idle
-        entities are deleted, messages are forwarded.
+        entities are deleted, messages return that could not be read, messages are forwarded.
         """
         self.expire_transactions(now)
         for queue in list(self._store.watched):
@@ -184,6 +187,7 @@ class Namespace(RestartOperations, ReceiveOperations, SessionAccess, TopicOperat
                 entity.duplicates.forget(now)
             if entity.is_idle(now):
                 self._delete_idle(entity, now)
+        self.offer_unread(now)
         self.forward_due(now)
         return self.deadline
 
@@ -191,6 +195,7 @@ class Namespace(RestartOperations, ReceiveOperations, SessionAccess, TopicOperat
         """Adapt to a wall clock that was set: locks, idle times and windows keep what was left of them. Call `tick`
         afterwards."""
         self._store.transactions.shift(seconds)
+        self._store.unread.shift(seconds)
         for entity in self._store.by_id.values():
             entity.shift(seconds)
         self._shift_forwards(seconds)

@@ -8,11 +8,18 @@ it has to move, on the next one. So the entities of a node that fails are spread
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
 NODES: Final = 4
 NODES_MAX: Final = 64
+
+
+@lru_cache(maxsize=20_000)
+def _order(key: str, count: int) -> tuple[int, ...]:
+    """Return the nodes in the order in which an entity is on them."""
+    return tuple(sorted(range(count), key=lambda node: blake2b(f"{node} {key}".encode(), digest_size=8).digest()))
 
 
 class Nodes:
@@ -31,8 +38,7 @@ class Nodes:
     def node_of(self, name: str) -> int:
         """Return the node that a queue or topic is on."""
         key = name.lower()
-        order = sorted(range(self.count), key=lambda node: blake2b(f"{node} {key}".encode(), digest_size=8).digest())
-        return order[self._moves.get(key, 0) % self.count]
+        return _order(key, self.count)[self._moves.get(key, 0) % self.count]
 
     def on(self, node: int, names: Iterable[str]) -> list[str]:
         """Return those of these queues and topics that are on a node."""

@@ -21,12 +21,13 @@ from pairbus.broker.format.content import (
     with_changes,
 )
 from pairbus.broker.model.message import DEFERRED, LOCKED, READY, SCHEDULED, Message
+from pairbus.broker.model.outcomes import Release
 from pairbus.broker.model.partitions import PARTITION_SHIFT, partition_down
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import SessionLock
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.storage.store import refusal_of, unavailable
-from pairbus.journal import JournalError
+from pairbus.broker.storage.store import nobody, refusal_of_read, unavailable
+from pairbus.journal import JournalError, JournalStalled
 
 from .settlement import SettlementOperations, messages_not_found
 
@@ -35,6 +36,7 @@ Taken = Callable[[list[Message], Refusal | None], None]
 PEEK_BYTES_MAX: Final = 1 << 20
 #: Raised for messages that an earlier version has stored and that can't be delivered as they were sent.
 _UNREADABLE: Final = (AmqpError, struct.error, ArithmeticError, LookupError, TypeError, ValueError)
+_RELEASE: Final = Release()
 _STATES: Final = {READY: ACTIVE_STATE, DEFERRED: DEFERRED_STATE, SCHEDULED: SCHEDULED_STATE}
 
 
@@ -56,20 +58,67 @@ class ReceiveOperations(SettlementOperations):
 
     def take(
         self, queue: MessageQueue, count: int, now: float, done: Taken, session: SessionLock | None = None
-    ) -> None:
-        """Receive and delete: call `done` with the messages once their removal is synced, or with the refusal."""
+    ) -> bool:
+        """Receive and delete: call `done` with the messages once their removal is synced, or with the refusal. Return
+        False where no more should be asked for in this second: what is next can't be read, or too much could not."""
         refusal = _refusal(queue)
         if refusal is not None:
             done([], refusal if not queue.entity.deleting else None)
-            return
+            return True
         if queue.lifetimes.next <= now:
             self.expire_messages(queue, now)
         messages = queue.draw(count, now, session)
         if not messages:
             done([], None)
-            return
+            return True
         queue.entity.accessed_at = now
-        self._take_for_good(queue, messages, done)
+        return self._take_readable(queue, messages, now, done)
+
+    def _take_readable(self, queue: MessageQueue, messages: list[Message], now: float, done: Taken) -> bool:
+        """Take those for good that can be read. Others are passed over in a stall, or waited for within a session."""
+        store = self._store
+        readable: list[Message] = []
+        goes_on = True
+        for index, message in enumerate(messages):
+            try:
+                store.fetch(queue, message)
+            except JournalStalled:
+                if queue.sessions is None:
+                    goes_on = self.pass_over(queue, message, now)
+                    continue
+                store.restore(queue, messages[index:])
+                goes_on = False
+                break
+            except JournalError as error:
+                store.restore(queue, readable + messages[index:])
+                done([], refusal_of_read(error))
+                return True
+            readable.append(message)
+        if readable:
+            self.remove(queue, readable, False, lambda refusal: done([] if refusal is not None else readable, refusal))
+        else:
+            done([], None)
+        return goes_on
+
+    def pass_over(self, queue: MessageQueue, message: Message, now: float) -> bool:
+        """Keep a message aside that was acquired and can't be read, until it can be; that counts as no delivery. Return
+        False where no more should be asked for in this second."""
+        self._store.unread.add(queue, message, now)
+        return not self._store.unread.is_enough(now)
+
+    def give_back(
+        self, queue: MessageQueue, messages: Sequence[Message], now: float, session: SessionLock | None = None
+    ) -> None:
+        """Return messages that were acquired and that nobody got: that counts as no delivery."""
+        tokens = [message.lock_token for message in messages if message.lock_token is not None]
+        if tokens:
+            self.settle(queue, tokens, _RELEASE, now, nobody, session=session)
+
+    def offer_unread(self, now: float) -> None:
+        """Return some messages that could not be read, once they can be."""
+        queue = self._store.unread.offer_due(now, lambda each: self._journal.answers(each.segment, each.offset))
+        if queue is not None:
+            self.wake(queue)
 
     def receive_deferred(
         self,
@@ -115,7 +164,7 @@ class ReceiveOperations(SettlementOperations):
                 self._store.fetch(queue, message)
         except JournalError as error:
             self._store.restore(queue, messages)
-            done([], refusal_of(error))
+            done([], refusal_of_read(error))
             return
         self.remove(queue, messages, False, finish)
 

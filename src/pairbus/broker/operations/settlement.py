@@ -29,7 +29,15 @@ from pairbus.broker.model.sessions import SessionLock
 from pairbus.broker.model.topic import Topic
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.replay import CHANGES_RESIDENT_BYTES_MAX
-from pairbus.broker.storage.store import Done, StoreOperations, nobody, recopied, refusal_of, unavailable
+from pairbus.broker.storage.store import (
+    Done,
+    StoreOperations,
+    nobody,
+    recopied,
+    refusal_of,
+    refusal_of_read,
+    unavailable,
+)
 from pairbus.journal import JournalError
 
 # A message's delivery count and place, and its changes or None where they stay, once the record is written
@@ -78,7 +86,7 @@ class SettlementOperations(StoreOperations):
             except (AmqpError, JournalError) as error:
                 self._store.restore(queue, messages)
                 if isinstance(error, JournalError):
-                    finish(refusal_of(error))
+                    finish(refusal_of_read(error))
                 else:
                     finish(Refusal(error.condition, error.description))
                 return

@@ -19,6 +19,7 @@ from pairbus.journal import Journal, JournalBusy, JournalError, JournalFull, Jou
 
 from .live_records import LiveRecords
 from .maintenance import Maintenance
+from .unread import UnreadMessages
 
 Done = Callable[[Refusal | None], None]
 Written = Callable[[JournalError | None, int, int], None]
@@ -27,7 +28,7 @@ RemovalObserver = Callable[[str, str, int | None, str | None, str], None]
 
 
 def refusal_of(error: JournalError) -> Refusal:
-    """Return what a client is told when the journal can't write or read."""
+    """Return what a client is told when the journal can't write."""
     kept = "it may yet turn up after a restart" if error.unknown else "nothing was stored"
     if isinstance(error, JournalFull):
         text = f"The broker's disk is full; {kept}. ({error})"
@@ -40,6 +41,12 @@ def refusal_of(error: JournalError) -> Refusal:
     failed = "does not answer" if isinstance(error, JournalStalled) else "refused"
     text = f"The broker's disk {failed}; {kept}. ({error})"
     return Refusal(conditions.INTERNAL_ERROR, text, is_unknown=error.unknown)
+
+
+def refusal_of_read(error: JournalError) -> Refusal:
+    """Return what a client is told when something that is stored can't be read."""
+    failed = "does not answer" if isinstance(error, JournalStalled) else "refused"
+    return Refusal(conditions.INTERNAL_ERROR, f"The broker's disk {failed}; what it holds can't be read now. ({error})")
 
 
 def not_found(name: str) -> Refusal:
@@ -70,6 +77,7 @@ class Store:
         "resident",
         "same",
         "transactions",
+        "unread",
         "watched",
     )
 
@@ -90,6 +98,7 @@ class Store:
         #: For changes that many messages have alike, such as the reason of a dead letter.
         self.same = SharedValues()
         self.transactions = OpenTransactions()
+        self.unread = UnreadMessages()
 
     def __repr__(self) -> str:
         return f"<Store: {len(self.by_id)} entities, {self.resident} bytes in memory>"

@@ -57,5 +57,13 @@ async def write_left(
     if not unwritten:
         # Or nobody could tell "nothing is left" from "nobody asked".
         event("stock", clock(), name, ms=(monotonic() - began) * 1000)
-    ledger.flush()
+    await _flush(ledger, ends)
     return Inventory(count, unwritten)
+
+
+async def _flush(ledger: LedgerWriter, ends: float) -> None:
+    """Wait until all is in the file, or time is over; a disk that does not answer holds up nobody else."""
+    while not ledger.flush_aside() and monotonic() < ends:
+        await asyncio.sleep(_TURN_S)
+    while ledger.is_flushing and monotonic() < ends:
+        await asyncio.sleep(_TURN_S)
