@@ -323,6 +323,18 @@ def test_p24_a_brownout_fails_over_and_ends_with_fast_pings() -> None:
     assert state(made) is EntityState.HEALTHY, "the count begins anew"
 
 
+def test_p24_a_ping_that_goes_out_forgets_no_slow_sends() -> None:
+    made = coordinator(failover_interval=0.0, brownout=Brownout(0.5, 5, 1.0))
+    send, _step = begun(made)
+    send.primary_failed(T, DOWN)
+    assert state(made) is EntityState.FAILED_OVER
+    # What no backlog queue takes goes to the primary once more, and takes long.
+    assert not any(made.is_brownout(send._failover, T, 3.0, False) for _ in range(3))
+    made.tick(T + 61.0)
+    assert any(isinstance(command, SendPing) for command in made.commands)
+    assert [made.is_brownout(send._failover, T + 61.0, 0.1, False) for _ in range(2)] == [False, True]
+
+
 def test_p24_with_an_interval_it_is_suspect_until_sends_are_fast_again() -> None:
     made = coordinator(failover_interval=60.0, brownout=Brownout(0.5, 5, 1.0))
     used(made, 3.0, 5)

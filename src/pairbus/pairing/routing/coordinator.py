@@ -372,7 +372,7 @@ class Coordinator:
         entity = failover.entity
         if commands:
             self.commands.extend(self._explained(command) for command in commands)
-            if failover.slow_sends is not None and failover.state is not EntityState.SUSPECT:
+            if failover.slow_sends is not None and failover.state is not EntityState.SUSPECT and _has_changed(commands):
                 failover.slow_sends.clear()
         if self.refusals and failover.state is not EntityState.UNREACHABLE:
             self.refusals.pop(entity, None)
@@ -387,3 +387,8 @@ class Coordinator:
         # In this order: who is interrupted between the two does both again, at the next report of this entity.
         self.deadline = min(timers.values(), default=None)
         self._timers = timers
+
+
+def _has_changed(commands: list[Command]) -> bool:
+    """Return whether the state of an entity has changed."""
+    return any(isinstance(command, Announce) and isinstance(command.event, StateChanged) for command in commands)
