@@ -352,6 +352,7 @@ class SourceNode:
         received, cause = connection.host.recorder.received, connection.cause
         link = self.link
         before = connection.unflushed_bytes
+        spends_by_partition = bool(connection.host.faults) and self.queue.partition_sizes is not None
         taken = 0
         goes_on = True
         while taken < count and connection.takes_more and goes_on:
@@ -369,15 +370,16 @@ class SourceNode:
                     if goes_on:
                         continue
                     break
-                self._is_waiting = False
                 connection.unflushed_bytes += len(payload)
                 delivery_id = link.send(payload, token)
                 mid = received(self.path, message, payload, cause, now)
                 self.unsettled[delivery_id] = (token, message.sequence_number, mid)
                 connection.unsettled(link, delivery_id, self)
-                if connection.host.faults and self.queue.partition_sizes is not None:
+                if spends_by_partition:
                     self._spend(message, payload, now)
-        if connection.host.faults and self.queue.partition_sizes is None:
+        if connection.unflushed_bytes > before:
+            self._is_waiting = False
+        if connection.host.faults and not spends_by_partition:
             connection.host.faults.spend(self.path, now, size=connection.unflushed_bytes - before)
         return taken
 

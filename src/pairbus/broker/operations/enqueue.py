@@ -78,7 +78,8 @@ class EnqueueOperations(PublishOperations):
             laid_out = self._lay_out_publications(entity, contents, kept, now, done, numbered)
             publications, parts, numbers, done = laid_out
         else:
-            numbers = range(entity.last_sequence + 1, entity.last_sequence + 1 + len(contents))
+            first = entity.last_sequence + 1
+            numbers = (first,) if len(contents) == 1 else range(first, first + len(contents))
             messages, parts = lay_out_entries(entity, contents, now, numbers)
         if results is not None:
             if len(numbers) == len(payloads):
@@ -370,6 +371,13 @@ def lay_out_entries(
 ) -> tuple[list[Message], list[bytes]]:
     """Return the messages that a queue gets under these numbers, with their offsets in the ENQUEUE record, and the
     parts of that record."""
+    if len(contents) == 1 and contents[0][4] is None:  # most sends, a microsecond faster
+        header, pairs_count, pairs_bytes, content, _ = contents[0]
+        length = len(content)
+        message = Message(numbers[0], now, header, pairs_count, pairs_bytes, content, length)
+        head = records.pack_first(entity.id, 1, numbers[0], now, inf, header, pairs_count, pairs_bytes, length)
+        message.offset = len(head)
+        return [message], [head, content]
     messages: list[Message] = []
     parts: list[bytes] = []
     at = 0
