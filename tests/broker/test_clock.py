@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiver
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.broker import serve_sync
 from pairbus.broker.clock import STEP_S_MIN, BrokerClock
 from pairbus.broker.control.faults import Fault, Faults
 from pairbus.broker.model.outcomes import Complete
+from pairbus.broker.server import Broker, NamespaceServer
 from pairbus.testing import ManualClock, fault
 
 from .namespace_rig import Rig, make, make_special
@@ -224,10 +227,10 @@ def test_faults_and_throttles_last_as_long_as_before(step: float) -> None:
     assert faults.refusal("send", None, now + 20.0) is None
 
 
-@pytest.mark.parametrize("step", [-HOUR, HOUR / 2])  # the SDK's tokens last for an hour, of the wall clock
-def test_a_broker_on_a_clock_that_is_set(tmp_path: Path, step: float) -> None:
-    clock = ManualClock()
-    with serve_sync("contoso", data=tmp_path, clock=clock) as broker:
+@contextmanager
+def served(data: Path, clock: ManualClock) -> Iterator[tuple[Broker, NamespaceServer, ServiceBusReceiver]]:
+    """A broker on that clock, with one message in the queue `orders`, and a receiver of it."""
+    with serve_sync("contoso", data=data, clock=clock) as broker:
         contoso = broker.namespaces["contoso"]
         with ServiceBusAdministrationClient.from_connection_string(
             contoso.connection_string, connection_verify=contoso.ca_file
@@ -237,31 +240,29 @@ def test_a_broker_on_a_clock_that_is_set(tmp_path: Path, step: float) -> None:
             with client.get_queue_sender("orders") as sender:
                 sender.send_messages(ServiceBusMessage("one book"))
             with client.get_queue_receiver("orders") as receiver:
-                (first,) = receiver.receive_messages(max_wait_time=5)
-                clock.step(step)
-                assert receiver.receive_messages(max_wait_time=2.5) == []  # in which the broker looks at its clock
-                assert abs(contoso.clock() - clock()) < 1.0
-                assert (receiver.renew_message_lock(first).timestamp() - clock()) == pytest.approx(60, abs=1)
-                clock.advance(61)
-                (second,) = receiver.receive_messages(max_wait_time=5)
-                assert (first.delivery_count, second.delivery_count) == (0, 1)
+                yield broker, contoso, receiver
+
+
+@pytest.mark.parametrize("step", [-HOUR, HOUR / 2])  # the SDK's tokens last for an hour, of the wall clock
+def test_a_broker_on_a_clock_that_is_set(tmp_path: Path, step: float) -> None:
+    clock = ManualClock()
+    with served(tmp_path, clock) as (_broker, contoso, receiver):
+        (first,) = receiver.receive_messages(max_wait_time=5)
+        clock.step(step)
+        assert receiver.receive_messages(max_wait_time=2.5) == []  # in which the broker looks at its clock
+        assert abs(contoso.clock() - clock()) < 1.0
+        assert (receiver.renew_message_lock(first).timestamp() - clock()) == pytest.approx(60, abs=1)
+        clock.advance(61)
+        (second,) = receiver.receive_messages(max_wait_time=5)
+        assert (first.delivery_count, second.delivery_count) == (0, 1)
 
 
 def test_a_settlement_that_is_answered_late_goes_by_the_clock_as_it_is_then(tmp_path: Path) -> None:
     clock = ManualClock()
-    with serve_sync("contoso", data=tmp_path, clock=clock) as broker:
-        contoso = broker.namespaces["contoso"]
-        with ServiceBusAdministrationClient.from_connection_string(
-            contoso.connection_string, connection_verify=contoso.ca_file
-        ) as admin:
-            admin.create_queue("orders")
-        with ServiceBusClient.from_connection_string(contoso.connection_string) as client:
-            with client.get_queue_sender("orders") as sender:
-                sender.send_messages(ServiceBusMessage("one book"))
-            with client.get_queue_receiver("orders") as receiver:
-                (message,) = receiver.receive_messages(max_wait_time=5)
-                with fault(broker, "latency", entity="orders", delay=2.5):
-                    clock.step(-HOUR)  # which the broker sees while the settlement waits
-                    receiver.complete_message(message)
-                assert abs(contoso.clock() - clock()) < 1.0
-                assert receiver.peek_messages() == []
+    with served(tmp_path, clock) as (broker, contoso, receiver):
+        (message,) = receiver.receive_messages(max_wait_time=5)
+        with fault(broker, "latency", entity="orders", delay=2.5):
+            clock.step(-HOUR)  # which the broker sees while the settlement waits
+            receiver.complete_message(message)
+        assert abs(contoso.clock() - clock()) < 1.0
+        assert receiver.peek_messages() == []
