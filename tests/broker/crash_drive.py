@@ -69,8 +69,8 @@ class Drive:
         return self.checker.totals
 
     def run(self, kills: int, seconds: float = 0.0, **least: int) -> None:
-        """At least so many kills, on for so long, and until the totals are `least`, which takes a slow machine more
-        kills; in the end nothing may be amiss."""
+        """At least so many kills, on for so long, and until the totals, and `crashes`, are `least`, which takes a slow
+        machine more kills; in the end nothing may be amiss."""
         end = time.monotonic() + seconds
         with self._under_load() as load:
             done = 0
@@ -81,7 +81,7 @@ class Drive:
                     load.wait_resumed()
             load.wait_resumed()
             self._crash(audited=True)
-        assert self._lacks(least) == {}, self.totals
+        assert self._lacks(least) == {}, (self.totals, self.crashes)
 
     def _live(self, seconds: float) -> None:
         """Let the broker serve for so long; a kill that follows may come in the middle of a restart of a node."""
@@ -116,7 +116,12 @@ class Drive:
         load.release()
 
     def _lacks(self, least: dict[str, int]) -> dict[str, int]:
-        return {name: count for name, count in least.items() if getattr(self.totals, name) < count}
+        """Return the minima that are not reached yet."""
+        return {
+            name: count
+            for name, count in least.items()
+            if (self.crashes if name == "crashes" else getattr(self.totals, name)) < count
+        }
 
     def run_deaths(self, deaths: Sequence[tuple[str, int, str]]) -> None:
         """The broker dies by itself, at exactly these calls to its disk (see `SickDisk`)."""
