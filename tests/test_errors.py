@@ -8,7 +8,7 @@ import pkgutil
 import pytest
 
 import pairbus
-from pairbus.errors import PairbusError, file_problem
+from pairbus.errors import PairbusError, file_problem, first_line
 
 
 def subclasses(kind: type) -> set[type]:
@@ -43,3 +43,32 @@ def test_what_the_system_says_of_a_file_is_one_line_with_the_next_step(
     number: int, path: str | None, expected: str
 ) -> None:
     assert file_problem(OSError(number, os.strerror(number), path)) == expected
+
+
+def test_the_line_that_says_why() -> None:
+    worker = (
+        "Job aborted\nTraceback\n  File x\npairbus.wire.errors.Unreachable: no route (pairbus:unreachable)\n\tat java"
+    )
+    assert first_line(worker) == "pairbus.wire.errors.Unreachable: no route (pairbus:unreachable)"
+    assert first_line("[X.Y] Not good. SQLSTATE: 42703; line 1") == "[X.Y] Not good"
+    assert first_line("") == "no reason given"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            "An error occurred while calling o785.parquet.\n: org.apache.spark.SparkException: failed\n\tat x\n"
+            "Caused by: java.lang.Error: other\n\tat y\nCaused by: java.io.IOException: No space left on device\n",
+            "java.io.IOException: No space left on device",
+        ),
+        ("An error occurred while calling o1.x.\n: java.lang.Error: alone\n\tat x", "java.lang.Error: alone"),
+        (
+            'An error occurred while calling o9.start.\n: java.io.IOException: Cannot run "chmod": error=2, No such\n'
+            "\tat x\nCaused by: java.io.IOException: error=2, No such\n\tat y",
+            'java.io.IOException: Cannot run "chmod": error=2, No such',
+        ),
+    ],
+)
+def test_of_java_s_traceback_the_line_that_says_most(text: str, found: str) -> None:
+    assert first_line(text) == found

@@ -67,6 +67,18 @@ def file_problem(error: OSError) -> str:
     return " ".join(f"{'' if subject is None else f'{subject}: '}{said}; {step}".split())
 
 
+def first_line(error: object) -> str:
+    """Return the first line of what Spark says, or the line of a worker's traceback, or of Java's, that says why."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("An error occurred while calling"):  # py4j's own words
+        causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+        lines = [line.removeprefix(": ") for line in lines[1:]]
+        if causes and causes[-1].partition(": ")[2] not in lines[0]:
+            lines = causes[-1:]
+    named = [line for line in lines if line.startswith("pairbus.")]
+    return ([*named[-1:], *lines, "no reason given"])[0].split(" SQLSTATE")[0].rstrip(".;")[:400]
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a hint with a blank after it, or nothing where no known word is near; letter case does not matter."""
     by_key = {each.lower(): each for each in known}

@@ -34,10 +34,12 @@ class FakeGuardedSender:
         self.entity = entity
         self.answers: deque[Answer] = deque()
         self.calls: list[tuple[str, Any, float]] = []
+        #: How long the links may take to open that were begun without waiting for them.
+        self.begun: list[float] = []
         self.max_message_size = 0
         self.max_batch_size = 0
         self.opening_s = 0.0
-        self.is_closed = False
+        self.is_closed = self.wants_link = False
         #: How long the next sends that are measured take.
         self.took_s: list[float] = []
 
@@ -60,6 +62,9 @@ class FakeGuardedSender:
 
     async def open(self, timeout_s: float, goes_on_s: float = 0.0) -> None:
         await self._answer("open", None, timeout_s)
+
+    def begin_opening(self, within_s: float) -> None:
+        self.begun.append(within_s)
 
     async def send(self, message: Any, timeout_s: float, terms: Any = None) -> float:
         await self._answer("send", message, timeout_s)

@@ -41,15 +41,16 @@ def states(given: Stage) -> list[tuple[EntityState, str]]:
 async def test_p31_a_failed_over_entity_is_pinged_until_it_is_healthy(stage: MakeStage) -> None:
     recorder = Recorder()
     given = running(stage, observers=(recorder,))
-    given.pinger.answers.extend([OperationTimeoutError(), OperationTimeoutError(), None])
+    given.pinger.answers.extend([None, OperationTimeoutError(), OperationTimeoutError(), None, None])
     fail_over(given)
     assert await wait_until(lambda: given.monitor.coordinator.state("orders") is EntityState.HEALTHY)
     assert await wait_until(lambda: not given.monitor._has_timer()), "pings stop, and the timer with them (P33)"
     assert given.pinged == ["orders"] * 3
     assert recorder.pings == [("orders", "OperationTimeoutError")] * 2 + [("orders", "ok")]
-    assert [message.content_type for message in given.pinger.sent] == [CONTENT_TYPE] * 3
-    assert len({message.session_id for message in given.pinger.sent}) == 3, "a session of its own each"
-    assert [timeout_s for call, _, timeout_s in given.pinger.calls] == [2.0] * 3
+    assert [message.content_type for message in given.pinger.sent] == [CONTENT_TYPE] * 2, "the second has no link"
+    assert len({message.session_id for message in given.pinger.sent}) == 2, "a session of its own each"
+    opening, answer = ("open", 2.0), ("send", 4.0)  # an answer has what the primary gets of a send
+    assert [(call, s) for call, _, s in given.pinger.calls] == [opening, answer, opening, opening, answer]
     assert len(given.named(PingFailed)) == 2
     assert len(given.named(PingSucceeded)) == 1
     assert states(given)[-1] == (EntityState.HEALTHY, "ping succeeded")

@@ -14,6 +14,7 @@ from pairbus.pairing.errors import ScheduleDuringFailoverError
 from pairbus.pairing.routing.verdicts import AS_DESCRIBED, DEFAULT, Verdict
 from pairbus.wire import QuotaExceeded
 
+from ..pairing.silent_proxy import SilentProxy
 from .account import ids
 from .scenarios import in_both_apis
 from .world import AT_ONCE, PATIENCE_S, SHORT, World, until
@@ -62,7 +63,7 @@ async def test_p16_the_timer_fires_by_itself(world: World, queue: str) -> None:
 @in_both_apis()
 async def test_p16_a_success_stops_the_timer(world: World) -> None:
     queue, later = await world.queue(), await world.queue()
-    async with world.pair(failover_interval=1, sdk=AT_ONCE) as pair:
+    async with world.pair(failover_interval=5, sdk=AT_ONCE) as pair:
         async with world.fault("unreachable"):
             await pair.refuse(queue, world.message(), error=exceptions.ServiceBusConnectionError)
         await pair.deliver(queue, world.message())
@@ -374,3 +375,22 @@ async def until_backlog(world: World, count: int) -> None:
     while len(await world.in_backlog()) < count:
         assert time.monotonic() - begun < PATIENCE_S
         await asyncio.sleep(0.05)
+
+
+@in_both_apis()
+async def test_p19_a_primary_whose_link_takes_longer_to_open_than_a_send_may_take_is_used(
+    world: World, queue: str
+) -> None:
+    """What one send could not wait for is opened meanwhile; otherwise none would ever find a link."""
+    with SilentProxy(world.primary.port, "delay", 0.2) as network:
+        behind = world.primary.connection_string.replace(f":{world.primary.port}", f":{network.port}")
+        async with world.pair(primary=behind, send_timeout=3, ping_primary_interval=1, sdk=AT_ONCE) as pair:
+            sender = pair.client.wrap(await pair.client.get_queue_sender(queue))  # not entered: its first send opens
+            await pair.deliver(queue, world.message(), sender=sender)
+            (diverted,) = pair.named("MessageDiverted")
+            await pair.until_event("PingSucceeded", within=40)
+            for _ in range(3):
+                await pair.deliver(queue, world.message(), sender=sender)
+            assert pair.named("MessageDiverted") == [diverted]
+            await sender.close()
+    await world.restore_message()

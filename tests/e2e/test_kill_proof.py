@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 from ..broker.broker_process import BrokerProcess
 from ..pairing.silent_proxy import SilentProxy
 from .scenarios import in_both_apis
 from .world import AT_ONCE, SHORT, Pair, World
+
+KILLS = 2
 
 
 @in_both_apis()
@@ -80,7 +83,7 @@ async def drill(world: World, process: BrokerProcess) -> None:
     async with world.pair(enable_syphon=True, syphon_engine="in-process", **SHORT) as pair:
         tasks = [asyncio.create_task(send_on(pair, entity, size)) for entity in (queue, topic) for size in (1, 1, 5)]
         await world.until_confirmed(100)
-        for _ in range(2):
+        for _ in range(KILLS):
             await asyncio.to_thread(process.kill)
             await pair.until_state(queue, "FAILED_OVER")
             await pair.until_state(topic, "FAILED_OVER")
@@ -95,5 +98,5 @@ async def drill(world: World, process: BrokerProcess) -> None:
         await world.until_drained()
     assert world.account.raised == {}
     tally = await world.nothing_lost(home=True)
-    # twice may be only what was under way when it died: of each sender, and of the syphon
-    assert len(tally.doubled) < 100
+    # How much was under way when it died depends on the machine; each time that it died may have made one copy more.
+    assert max(Counter(tally.home_ids).values()) <= 1 + KILLS

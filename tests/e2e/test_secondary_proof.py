@@ -260,6 +260,21 @@ async def adopt(stack: contextlib.AsyncExitStack, world: World, client: object) 
 
 
 @in_both_apis()
+async def test_p13_a_primary_that_is_back_takes_the_message_of_a_secondary_that_says_nothing(
+    world: World, queue: str
+) -> None:
+    """The queues leave half a second for the primary, and opening a link to it takes longer."""
+    with SilentProxy(world.primary.port, "delay", 0.05) as network:
+        behind = world.primary.connection_string.replace(f":{world.primary.port}", f":{network.port}")
+        async with world.pair(primary=behind, backlog_queue_count=3, send_timeout=4, sdk=AT_ONCE) as pair:
+            await pair.client.force_failover(queue, hold=True)
+            async with world.fault("black-hole", namespace=world.secondary.name):
+                await pair.deliver(queue, world.message())
+            await pair.client.mark_healthy(queue)
+    await world.restore_message()
+
+
+@in_both_apis()
 async def test_p13_a_link_that_takes_longer_to_open_than_an_attempt_has_is_open_for_the_next(
     world: World, queue: str
 ) -> None:

@@ -37,6 +37,8 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 import pairbus
 import pairbus.aio
+import pairbus.aio.syphon
+import pairbus.sync.syphon
 from pairbus.broker import Broker, NamespaceServer
 from pairbus.broker.control.control_socket import request
 from pairbus.syphon.endpoint import Endpoint
@@ -238,8 +240,12 @@ class World:
         """Whoever was closed has closed its connections, and whatever it threw away: the lane is ours alone."""
         await self._ends.aclose()
         servers = [each for each in (self.primary, self.secondary) if isinstance(each, NamespaceServer)]
+
+        def left() -> list[object]:
+            return [[each, each.names, list(each._served)] for server in servers for each in list(server.connections)]
+
         try:
-            await until(lambda: not any(each.connections for each in servers), 30, lambda: f"left open: {servers}")
+            await until(lambda: not left(), 30, lambda: f"left open: {left()}")
         finally:  # the next one in this lane is to be blamed for its own only
             for server in servers:
                 for connection in list(server.connections):

@@ -268,8 +268,11 @@ def ready_link_to_an_ejected_queue(real: Any, self: Rotation, queue: int) -> Pic
     return Pick(queue, False, self._terms.get(queue, 0))
 
 
-def false_alarm_waits_for_its_ping(real: Any, *args: Any) -> None:
-    pass
+def every_silence_is_a_false_alarm(
+    real: Any, self: Coordinator, failover: Failover, now: float, *args: Any, **more: Any
+) -> None:
+    self.answered_at = now
+    real(self, failover, now, *args, **more)
 
 
 # Bugs in what worlds with real brokers never meet: throttling, refusals by an entity, several pings, cancelled calls,
@@ -288,7 +291,7 @@ SABOTAGES: tuple[tuple[type, str, Callable[..., Any], str], ...] = (
     (Coordinator, "is_brownout", slow_sends_count_for_nothing, "P15|P19"),
     (Coordinator, "ping_succeeded", slow_ping_is_good, "P15|P23"),
     (Rotation, "in_use", ready_link_to_an_ejected_queue, "P13"),
-    (Failover, "ping_soon", false_alarm_waits_for_its_ping, "P15|P16|P31"),
+    (Coordinator, "primary_failed", every_silence_is_a_false_alarm, "P15|P16|P31"),
     (Coordinator, "_operated", operator_moves_what_is_pinned, "P23"),
 )
 

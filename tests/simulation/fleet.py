@@ -7,23 +7,26 @@ counters that are there or not, with answers that take a little time. Clients sh
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from itertools import count
 
-from azure.servicebus.exceptions import ServiceBusConnectionError
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError
 
 from pairbus.pairing.control_file import INTERVAL_S
 from pairbus.pairing.events import SendPing, StateChanged
 from pairbus.pairing.options import Settings
 from pairbus.pairing.routing.coordinator import Coordinator
-from pairbus.pairing.routing.dispatch import Dispatch, Failed, Sent, TryPrimary, Wait
+from pairbus.pairing.routing.dispatch import Dispatch, Failed, Sent, TryBacklog, TryPrimary, Wait
+from pairbus.pairing.routing.patience import ANSWERS_MIN
 from pairbus.pairing.routing.pins import Pins
 from pairbus.pairing.routing.states import EntityState
 
 REFUSED = ServiceBusConnectionError(message="refused")
+SILENT = OperationTimeoutError(message="no answer")
 ANSWER_S = 0.02
 
 
@@ -41,14 +44,25 @@ class Client:
 class Fleet:
     """Clients that send to their entities and do what they decide, in the order of the virtual clock.
 
-    `draws`: whether each client draws its ping phase and ramp at random; else all draw the same.
+    `draws`: whether each client draws its ping phase and ramp at random; else all draw the same. `is_silent`: whether
+    a primary that is down is a black hole; else it refuses.
     """
 
-    def __init__(self, seed: int, clients: int, entities: int, settings: Settings, *, draws: bool = True) -> None:
+    def __init__(
+        self,
+        seed: int,
+        clients: int,
+        entities: int,
+        settings: Settings,
+        *,
+        draws: bool = True,
+        is_silent: bool = False,
+    ) -> None:
         self._rng = random.Random(f"{seed} fleet")
         draw: Callable[[], float] = self._rng.random if draws else (lambda: 0.0)
         self.now = 0.0
         self.is_primary_up = True
+        self.is_silent = is_silent
         self.entities = [f"queue-{number}" for number in range(entities)]
         self.clients = [
             Client(number, Coordinator(settings, range(10), choose=self._rng.choice, draw=draw))
@@ -87,6 +101,15 @@ class Fleet:
         for client in self.clients:
             for entity in self.entities:
                 self.at(self._rng.uniform(begin, end), partial(self._send, client, entity))
+
+    def learn(self) -> None:
+        """Every client gets to know its entities, by answers that take their time."""
+        for client in self.clients:
+            for entity in self.entities:
+                for _ in range(ANSWERS_MIN):
+                    dispatch = client.coordinator.begin(entity, entity, self.now, None)
+                    dispatch.step(self.now)
+                    dispatch.primary_sent(self.now, ANSWER_S)
 
     def control(self, when: float, pins: Pins) -> None:
         """The operator changes the control file; each client sees it at its next look."""
@@ -128,18 +151,28 @@ class Fleet:
         elif isinstance(step, Wait):
             self.at(step.until, lambda: self._go_on(client, entity, dispatch))
         else:
-            self.at(self.now + ANSWER_S, lambda: self._answer(client, entity, dispatch, isinstance(step, TryPrimary)))
+            self.at(self.now + ANSWER_S, lambda: self._answer(client, entity, dispatch, step))
 
-    def _answer(self, client: Client, entity: str, dispatch: Dispatch, is_primary: bool) -> None:
-        if not is_primary:
+    def _answer(self, client: Client, entity: str, dispatch: Dispatch, step: TryPrimary | TryBacklog) -> None:
+        if isinstance(step, TryBacklog):
             self.in_backlog[client.number, entity] += 1
             dispatch.backlog_sent(self.now)
         elif self.is_primary_up:
             self._meets(client)
             self.at_primary[client.number, entity] += 1
-            dispatch.primary_sent(self.now)
+            dispatch.primary_sent(self.now, ANSWER_S)
+        elif self.is_silent:
+            silence_s = math.inf if step.terms is None else step.terms.silence_s
+            ends = self.now - ANSWER_S + min(step.timeout_s, silence_s)
+            self.at(ends, lambda: self._failed(client, entity, dispatch, SILENT))
+            return
         else:
-            dispatch.primary_failed(self.now, REFUSED)
+            self._failed(client, entity, dispatch, REFUSED)
+            return
+        self._go_on(client, entity, dispatch)
+
+    def _failed(self, client: Client, entity: str, dispatch: Dispatch, error: Exception) -> None:
+        dispatch.primary_failed(self.now, error)
         self._go_on(client, entity, dispatch)
 
     def _attend(self, client: Client) -> None:

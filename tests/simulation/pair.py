@@ -421,7 +421,7 @@ class PairedClient:
         payload = payload_of(id)
         began = self._loop.now
         terms = step.terms if isinstance(step, TryPrimary) else None
-        took_s = 0.0
+        took_s: float | None = None
         try:
             is_open = self._is_open(host, path)
             limit = step.timeout_s if terms is None else min(step.timeout_s, terms.opening_s)

@@ -11,7 +11,7 @@ Whoever runs a client writes down in a `History` (`paired`) what it was told and
   (P13), to the primary once more, or fails with the error that is due; each attempt gets its share of the time (P19).
 - After server busy an entity pauses for ten seconds (P24); too many slow sends count as a failure, slow pings for none.
 - The primary's silence is waited for as long as the patience says (P19), over any number of calls that are given up
-  (P16); after a short one a ping asks at once.
+  (P16); after a short one a ping asks at once, if the primary was heard meanwhile.
 - Sent is what a broker confirmed, and nothing else (P22). It arrives, and more than once only where an answer was lost,
   or where the syphon, which is watched as well (P39), could not know.
 
@@ -99,6 +99,7 @@ class Call:
     id: Any
     entity: str
     sender: Any
+    granted_s: float
     began: float
     ends: float
     at: Attempt | None = None
@@ -134,6 +135,8 @@ class Paired:
         self._told: dict[str, EntityState] = {}
         self._owed: set[tuple[type[Event], str]] = set()  # events that must be told before anything else
         self._calls: dict[Any, Call] = {}
+        #: When the primary last confirmed a message, of whatever entity.
+        self._heard = -math.inf
         self._out: dict[int, float] = {}  # queues that are ejected, until
         self._trying: set[int] = set()
         self._terms: dict[int, int] = {}
@@ -220,7 +223,7 @@ class Paired:
     def called(self, id: Any, entity: str, sender: Any, now: float, timeout: float | None) -> None:
         total = self.settings.send_timeout if timeout is None else timeout
         self._entity(entity)
-        self._calls[id] = Call(id, entity, sender, now, now + total)
+        self._calls[id] = Call(id, entity, sender, total, now, now + total)
 
     def stepped(self, id: Any, step: Step, now: float, route: tuple[str, int | None]) -> None:
         """`route`: what the client says where the message is or was."""
@@ -279,9 +282,9 @@ class Paired:
         attempt.queue, attempt.term = queue, self._terms.get(queue, 0)
 
     def answered(
-        self, id: Any, error: BaseException | None, now: float, is_unknown: bool = False, took_s: float = 0.0
+        self, id: Any, error: BaseException | None, now: float, is_unknown: bool = False, took_s: float | None = None
     ) -> None:
-        """An attempt ended; `is_unknown`: a broker may have stored the message all the same. `took_s`: measured."""
+        """An attempt ended; `is_unknown`: a broker may have stored the message all the same. `took_s`: if measured."""
         call = self._calls[id]
         attempt = call.last = call.at
         call.at = None
@@ -306,7 +309,7 @@ class Paired:
         call.is_over = True
         if attempt is not None and attempt.queue is None and not attempt.is_trial and not attempt.is_once_more:
             entity = self._entity(call.entity)
-            if entity.silent_for(now) > min(attempt.patience_s, (call.ends - call.began) / 2, GIVEN_UP_S):
+            if entity.silent_for(now) > min(attempt.patience_s, call.granted_s / 2, GIVEN_UP_S):
                 entity.failed(now, attempt.returns)
         if attempt is None or not attempt.is_trial:
             return
@@ -320,14 +323,16 @@ class Paired:
         return bool(self._queues) and (self.settings.while_suspect == "divert" or self.settings.failover_interval == 0)
 
     def _primary_answered(
-        self, call: Call, attempt: Attempt, error: BaseException | None, now: float, took_s: float
+        self, call: Call, attempt: Attempt, error: BaseException | None, now: float, took_s: float | None
     ) -> None:
         entity = self._entity(call.entity)
         if error is None or kind_of(error) in ("busy", "gone", "large"):
             entity.asked = None
-        if error is None and took_s:
+        if error is None:
+            self._heard = now
+        if error is None and took_s is not None:
             entity.took.append(took_s)
-        if error is None and self._is_brownout(entity, attempt, now, took_s):
+        if error is None and took_s is not None and self._is_brownout(entity, attempt, now, took_s):
             return
         entity.clock(now)
         if error is None:
@@ -382,8 +387,9 @@ class Paired:
         entity.failed(now, attempt.returns)
         is_hasty = self.settings.primary_patience == "adaptive" and attempt.patience_s < attempt.granted_s
         is_new = entity.left and not was_left and entity.probe is None
-        if is_silence and is_hasty and is_new and self.settings.probe == "ping":
-            entity.due, entity.is_soon = min(entity.due, now), True  # it may be a false alarm: a ping asks at once
+        was_heard = now - self._heard < attempt.patience_s / 2  # so it probably is a false alarm: a ping asks at once
+        if is_silence and is_hasty and is_new and was_heard and self.settings.probe == "ping":
+            entity.due, entity.is_soon = min(entity.due, now), True
 
     def _failed_once_more(self, call: Call, entity: Entity, attempt: Attempt, error: BaseException, now: float) -> None:
         kind = kind_of(error)
@@ -479,7 +485,7 @@ class Paired:
             return False
         kept_s = call.kept_s
         if kept_s is None:
-            kept_s = min((call.ends - call.began) / 8, remaining / 2)
+            kept_s = min(call.granted_s / 8, remaining / 2)
             kept_s = kept_s if remaining - kept_s >= LEAST_S else 0.0
         usable, due = self._usable(call, now)
         if remaining - kept_s < LEAST_S or not usable | due:

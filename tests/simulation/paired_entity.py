@@ -139,7 +139,7 @@ class Entity:
     def is_browned_out(self, took_s: float) -> bool:
         """Note how long a send took; return whether more than the share of the last ones was slow (P24)."""
         brownout = self.settings.brownout
-        if brownout is None or not took_s:
+        if brownout is None:
             return False
         self.slow = [*self.slow, self.is_slow(took_s)][-brownout.sends :]
         return len(self.slow) == brownout.sends and sum(self.slow) > brownout.share * brownout.sends
@@ -148,14 +148,15 @@ class Entity:
         return 0.0 if self.asked is None else now - self.asked
 
     def judge_patience(self, silence_s: float, now: float) -> None:
-        """Adaptive patience is a multiple of what nine of ten of the last answers took, counted at every eighth of
-        them, and doubled for each false alarm, which is forgotten after an hour (P19)."""
+        """Adaptive patience is a multiple of what nine of ten of the last answers took, counted at each of the
+        first 64 and then at every eighth of them, and doubled for each false alarm, which is forgotten after an hour
+        (P19)."""
         count = len(self.took)
         if count < 20:
             demand(silence_s == math.inf, f"P19: after {count} answers it is half of the caller's time")
             return
-        last = sorted(self.took[: max(20, count - count % 8)][-64:])
-        widened = silence_s / max(0.25, 12 * last[int(len(last) * 0.9)])
+        last = sorted(self.took[: count if count < 64 else count - count % 8][-64:])
+        widened = silence_s / max(0.25, 12 * last[math.ceil(len(last) * 0.9) - 1])
         is_doubled = any(math.isclose(widened, 2.0**times) for times in range(7))
         demand(is_doubled, f"P19: adaptive patience of {silence_s:.3f} s is not what the sends took lately")
         if not math.isclose(widened, self.widened):

@@ -5,21 +5,32 @@ from __future__ import annotations
 import pytest
 
 from pairbus.pairing.control_file import INTERVAL_S
-from pairbus.pairing.options import Settings
+from pairbus.pairing.options import PROFILES, Settings
 from pairbus.pairing.routing.pins import parse
 from pairbus.pairing.routing.states import EntityState
 
 from .fleet import Fleet
 
 BEGINS = 100
+PROFILE = pytest.mark.parametrize("profile", PROFILES)
 
 
 def outage(
-    clients: int, entities: int, *, seconds: int, ping_s: float, ramp_s: float = 30.0, seed: int = 1, draws: bool = True
+    clients: int,
+    entities: int,
+    *,
+    seconds: int,
+    ping_s: float,
+    ramp_s: float = 30.0,
+    seed: int = 1,
+    draws: bool = True,
+    profile: str = "as-described",
+    is_silent: bool = False,
 ) -> Fleet:
     """A fleet after an outage that all clients noticed within its first second, and its return."""
-    settings = Settings(failover_interval=0.0, ping_primary_interval=ping_s, return_ramp=ramp_s)
-    fleet = Fleet(seed, clients, entities, settings, draws=draws)
+    options = {**PROFILES[profile], "failover_interval": 0.0, "ping_primary_interval": ping_s, "return_ramp": ramp_s}
+    fleet = Fleet(seed, clients, entities, Settings(**options), draws=draws, is_silent=is_silent)
+    fleet.learn()
     ends = BEGINS + seconds
     fleet.all_send(0.0, BEGINS - 1.0)
     fleet.all_send(BEGINS, BEGINS + 1.0)
@@ -50,8 +61,10 @@ def judge(fleet: Fleet, clients: int, entities: int, *, seconds: int, ping_s: fl
     assert sum(fleet.confirmed.values()) == 4 * clients * entities
 
 
-def test_p21_p31_a_fleet_neither_pings_nor_returns_in_one_second() -> None:
-    fleet = outage(1000, 3, seconds=200, ping_s=20.0, ramp_s=15.0)
+@PROFILE
+@pytest.mark.parametrize("is_silent", [False, True], ids=["refused", "black hole"])
+def test_p21_p31_a_fleet_neither_pings_nor_returns_in_one_second(profile: str, is_silent: bool) -> None:
+    fleet = outage(1000, 3, seconds=200, ping_s=20.0, ramp_s=15.0, profile=profile, is_silent=is_silent)
     assert peak_to_mean(fleet, BEGINS + 1, BEGINS + 200) <= 2.0
     judge(fleet, 1000, 3, seconds=200, ping_s=20.0)
 
@@ -83,7 +96,8 @@ def test_p21_p23_a_fleet_that_the_control_file_sends_home_returns_as_a_ramp(ramp
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-def test_p21_p31_ten_thousand_clients_with_twenty_entities_and_an_outage_of_an_hour() -> None:
-    fleet = outage(10_000, 20, seconds=3600, ping_s=300.0)
+@PROFILE
+def test_p21_p31_ten_thousand_clients_with_twenty_entities_and_an_outage_of_an_hour(profile: str) -> None:
+    fleet = outage(10_000, 20, seconds=3600, ping_s=300.0, profile=profile, is_silent=profile == "interactive")
     assert peak_to_mean(fleet, BEGINS + 1, BEGINS + 3600) <= 2.0
     judge(fleet, 10_000, 20, seconds=3600, ping_s=300.0)

@@ -35,10 +35,12 @@ class FakeGuardedSender:
         self.entity = entity
         self.answers: deque[Answer] = deque()
         self.calls: list[tuple[str, Any, float]] = []
+        #: How long the links may take to open that were begun without waiting for them.
+        self.begun: list[float] = []
         self.max_message_size = 0
         self.max_batch_size = 0
         self.opening_s = 0.0
-        self.is_closed = False
+        self.is_closed = self.wants_link = False
         #: How long the next sends that are measured take.
         self.took_s: list[float] = []
 
@@ -61,6 +63,9 @@ class FakeGuardedSender:
 
     def open(self, timeout_s: float, goes_on_s: float = 0.0) -> None:
         self._answer("open", None, timeout_s)
+
+    def begin_opening(self, within_s: float) -> None:
+        self.begun.append(within_s)
 
     def send(self, message: Any, timeout_s: float, terms: Any = None) -> float:
         self._answer("send", message, timeout_s)

@@ -124,16 +124,21 @@ def test_multiprocessing_by_fork(pairbus_namespace: NamespaceServer, queue: str)
     client = sdk_client(ServiceBusClient, "tls", pairbus_namespace)
     with client, inner(client, queue) as sender:
         sender.send(ServiceBusMessage("parent"), 5)
-        workers = [
-            multiprocessing.get_context("fork").Process(
-                target=sender.send, args=(ServiceBusMessage(f"child {each}"), 10)
-            )
-            for each in range(3)
-        ]
+        context = multiprocessing.get_context("fork")
+        # The broker is in this process: whoever is forked while it shakes hands with another child inherits the locks
+        # of OpenSSL as they are.
+        all_forked = context.Event()
+
+        def work(number: int) -> None:
+            assert all_forked.wait(10)
+            sender.send(ServiceBusMessage(f"child {number}"), 10)
+
+        workers = [context.Process(target=work, args=(each,)) for each in range(3)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             for worker in workers:
                 worker.start()
+        all_forked.set()
         for worker in workers:
             worker.join(20)
             assert worker.exitcode == 0

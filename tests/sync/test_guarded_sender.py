@@ -18,6 +18,7 @@ from pairbus.broker.server import Broker, NamespaceServer
 from pairbus.pairing.errors import NotTriedError
 from pairbus.pairing.routing import budget
 from pairbus.pairing.routing.patience import PrimaryTerms
+from pairbus.pairing.routing.verdicts import DEFAULT, Verdict
 from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.testing import fault
 
@@ -189,6 +190,17 @@ def test_p13_an_opening_goes_on_for_the_next_call(rig: Rig, transport: str) -> N
     assert rig.drain() == ["hello"]
 
 
+def test_p13_a_link_that_was_refused_before_is_waited_for_anew(rig: Rig) -> None:
+    with fault(rig.broker, "unreachable", namespace="contoso"):
+        sender = rig.sender()
+        with pytest.raises(exceptions.ServiceBusConnectionError):
+            sender.open(0.2, 30)
+    assert not sender.wants_link
+    began = time.monotonic()
+    sender.open(5, 5)
+    assert 0 < sender.opening_s <= time.monotonic() - began
+
+
 def test_p13_an_opening_that_comes_to_nothing_is_ended_and_tells_of_the_queue(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,16 +259,21 @@ def test_p19_no_time_at_all_is_not_a_try(rig: Rig) -> None:
     assert rig.drain() == ["hello"]
 
 
+@pytest.mark.parametrize("transport", ["plain", "tls"])
 @pytest.mark.parametrize("timeout_s", [1.0, 2.0, 2.1, 3.0])
-def test_p18_a_wrong_key_comes_out_although_its_retry_ran_out_of_time(rig: Rig, timeout_s: float) -> None:
-    """The SDK tries again after 1.6 s: with 2 s the second attempt has no time to be refused, too."""
-    sender = rig.sender()
+def test_p18_a_wrong_key_comes_out_although_its_retry_ran_out_of_time(
+    rig: Rig, timeout_s: float, transport: str
+) -> None:
+    """The SDK tries again after 1.6 s: with 2 s the second attempt has no time to be refused, too. Over TLS the rig has
+    a custom endpoint, behind which the SDK calls a wrong key a connection error."""
+    sender = rig.sender(transport)
     client = sender._make.__closure__  # the rig's client is kept as it is; only its key changes
     assert client is not None
     given = next(cell.cell_contents for cell in client if hasattr(cell.cell_contents, "_credential"))
     given._credential.key = "d3JvbmcgYW5kIGxvbmcgZW5vdWdoIHRvIGJlIG9uZQ=="
-    with takes(0.0, timeout_s + LATE_S), pytest.raises(exceptions.ServiceBusAuthenticationError):
+    with takes(0.0, timeout_s + LATE_S), pytest.raises(exceptions.ServiceBusError) as told:
         sender.send(hello(), timeout_s)
+    assert DEFAULT(told.value) is Verdict.REFUSED
     assert not sender.is_open
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from pairbus.broker import serve_sync
+from pairbus.sync.interrupts import Latch
 
 # In a process of its own: signal handlers run on the main thread, and the test runner has an alarm of its own.
 PROGRAM = """
@@ -89,6 +91,41 @@ while left() and time.monotonic() < until:
 assert not left(), left()
 print("interrupted", interrupted)
 """
+
+
+def test_a_latch_is_waited_for_until_it_is_set() -> None:
+    latch = Latch()
+    assert not latch.wait(0.0) and not latch.wait(0.001) and not latch.is_set()
+    threading.Timer(0.01, latch.set).start()
+    assert latch.wait() and latch.wait(0.0) and latch.is_set()
+
+
+def test_an_alarm_comes_out_of_a_latch_as_it_is() -> None:
+    program = """
+import random, signal, threading
+from pairbus.sync.interrupts import Latch
+
+class Alarm(BaseException):
+    pass
+
+def ring(*_):
+    raise Alarm
+
+signal.signal(signal.SIGALRM, ring)
+for _ in range(3000):
+    latch = Latch()
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 3e-5))
+            while not latch.wait(1e-5):
+                pass
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except Alarm:
+        pass
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
 
 
 @pytest.mark.timeout(120)

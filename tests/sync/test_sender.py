@@ -481,6 +481,24 @@ def test_p16_a_message_that_was_not_tried_does_not_fail_over(stage: MakeStage) -
     assert given.events == []
 
 
+@pytest.mark.parametrize(
+    ("error", "wants_link", "begun"),
+    [
+        (exceptions.OperationTimeoutError(), True, [5.0]),
+        (exceptions.OperationTimeoutError(), False, []),
+        (exceptions.ServiceBusConnectionError(), True, []),
+        (NotTriedError("late"), True, []),
+    ],
+)
+def test_p19_a_link_that_did_not_open_in_the_time_of_a_send_is_opened_without_one(
+    stage: MakeStage, error: Exception, wants_link: bool, begun: list[float]
+) -> None:
+    _, sender = begin(stage, error)
+    primary(sender).wants_link = wants_link
+    sender.send_messages(ServiceBusMessage("x"))
+    assert primary(sender).begun == begun
+
+
 def test_p21_every_sender_of_the_client_changes_its_route_at_once(stage: MakeStage) -> None:
     given = stage()
     senders = [given.sender() for _ in range(5)]

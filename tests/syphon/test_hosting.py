@@ -15,6 +15,7 @@ from pairbus.pairing.events import ClientFaulted, Event, SyphonStarted, SyphonSt
 from pairbus.syphon import hosting
 from pairbus.syphon.core import pair_lifecycle, queue_discovery
 from pairbus.syphon.endpoint import Endpoint
+from pairbus.syphon.engine import SyphonEngine
 from pairbus.syphon.hosting import HostedSyphon, check_engine, fault_client, hosted
 from pairbus.wire.sync import LoopThread
 from tests.waiting import soon
@@ -264,6 +265,25 @@ async def test_p44_an_engine_that_cannot_be_stopped_is_not_waited_for(
     await syphon.stop()
     assert engine.is_stopped
     assert len(waits) == 1 and waits[0] <= 4.5
+
+
+async def test_p44_an_engine_that_is_not_waited_for_leaves_no_connection_behind(
+    pair: Pair, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its locks would stay with it, and a syphon elsewhere would wait for them."""
+    await pair.backlog(0)
+    await pair.close()
+    servers = (pair.east, pair.west)
+    await soon(lambda: not any(server.connections for server in servers))
+    syphon = await host(pair, told, (0,))
+    await soon(lambda: all(server.connections for server in servers))
+    never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(SyphonEngine, "_wait_until", lambda *_: never)
+    monkeypatch.setattr(HostedSyphon, "stop_s", 0.01)
+    await syphon.stop()
+    await soon(lambda: not any(server.connections for server in servers))
+    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    assert left == []
 
 
 async def test_p24_halts_are_shared_with_the_client(pair: Pair) -> None:

@@ -148,7 +148,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
             if self._closed:
                 raise ValueError(CLOSED)
             if self._opening is not None and self._guarded is not None:
-                await self._await_opening(self._opening, self._guarded, deadline)
+                await self._await_opening(self._opening, self._guarded, deadline, terms)
                 now = loop.time()
             lost: ServiceBusError | None = None
             guarded = self._guarded
@@ -197,21 +197,26 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
         self._answered_at = answered_at = loop.time()
         return answered_at - began
 
-    async def _await_opening(self, opening: asyncio.Task[Any], guarded: _SdkSender, deadline: float) -> None:
+    async def _await_opening(
+        self, opening: asyncio.Task[Any], guarded: _SdkSender, deadline: float, terms: PrimaryTerms | None
+    ) -> None:
         """Wait for the opening that an earlier call began. If it has failed before, this call opens another link."""
         is_news = not opening.done()
-        await asyncio.wait({opening}, timeout=max(0.0, deadline + GRACE_S - asyncio.get_running_loop().time()))
+        granted_s = deadline + GRACE_S - asyncio.get_running_loop().time()
+        granted_s = max(0.0, granted_s if terms is None else min(granted_s, terms.opening_s))
+        await asyncio.wait({opening}, timeout=granted_s)
         if not opening.done() or opening.cancelled():
             if self._closed or opening.cancelled():
                 self._end_opening(opening, guarded)
             if self._closed:
                 raise ValueError(CLOSED)
-            raise guarded.refusal or self._not_open_yet(asyncio.get_running_loop().time())
+            raise guarded.refusal or self._not_open_yet(asyncio.get_running_loop().time(), terms)
         self._opening = None
         error = opening.exception()
         if error is None:
             self._opened(guarded, asyncio.get_running_loop().time(), is_news)
             return
+        self._refused(error)
         if sdk.spoils(error):
             self._discard(guarded)
         if is_news:
@@ -234,8 +239,9 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
         loop = asyncio.get_running_loop()
         task = loop.create_task(guarded.call(operation, deadline, lost))
         self._opening = task
+        self._opening_began = loop.time()
         if goes_on_s:
-            self._wanted_since = self._wanted_since or loop.time()
+            self._wanted_since = self._wanted_since or self._opening_began
             ending = loop.call_at(deadline + goes_on_s + GRACE_S, self._end_opening, task, guarded)
             task.add_done_callback(lambda _done: ending.cancel())
             task.add_done_callback(_seen)
@@ -258,8 +264,10 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
             if self._closed:  # under a call that found its link lost
                 raise lost or ValueError(CLOSED)
             guarded = self._guarded = _SdkSender(self._make())
-        guarded.refusal = lost if isinstance(lost, sdk.REFUSALS) else None
+        guarded.refusal = lost if sdk.is_refusal(lost) else None
         guarded.ends_at = None if terms is None else terms.ends_at
+        if terms is not None:
+            self._wanted_since = self._wanted_since or loop.time()
         task = self._begin(guarded, operation, deadline, lost, goes_on_s)
         goes_on = False
         try:
@@ -286,6 +294,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
         try:
             answer = task.result()
         except BaseException as error:
+            self._refused(error)
             if sdk.spoils(error):
                 self._discard(guarded)
             if guarded.refusal is not None and isinstance(error, OperationTimeoutError):
@@ -493,7 +502,7 @@ class _SdkSender(SdkSenderBase):
         error = await self._handle(exception)
         if isinstance(error, ServiceBusServerBusyError) or ends_call(self.sender, self.ends_at, error):
             raise error
-        if isinstance(error, sdk.REFUSALS):
+        if sdk.is_refusal(error):
             self.refusal = error
         return error
 

@@ -155,12 +155,10 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
         try:
             pinger = self._open_pinger(entity)
             message = ping(uuid.uuid4().hex)
-            if self.coordinator.settings.brownout is None:
-                await pinger.send(message, self._ping_timeout_s)
-            else:  # what counts is how fast the entity answers, not how long opening a link takes
-                await pinger.open(self._ping_timeout_s)
-                left_s = self._ping_timeout_s - (self.clock() - began)
-                took_s = await pinger.send(message, max(budget.LEAST_S, left_s), PrimaryTerms()) or 0.0
+            # What counts is how fast the entity answers, as a send would find it, not how long opening a link takes.
+            await pinger.open(self._ping_timeout_s)
+            granted_s = budget.share(self.coordinator.settings.send_timeout, True)
+            took_s = await pinger.send(message, granted_s, PrimaryTerms()) or 0.0
         except Exception as error:
             failure = error
         self._pinged(entity, began, failure, took_s)

@@ -9,6 +9,8 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnect
 
 from pairbus.pairing import sdk
 from pairbus.pairing.errors import NotTriedError
+from pairbus.pairing.routing.patience import PrimaryTerms
+from pairbus.pairing.routing.verdicts import is_silence
 
 # The SDK is given the caller's time; it is late by up to its socket time-out (0.2 s). This is how long it may be late.
 GRACE_S = 0.03
@@ -47,12 +49,14 @@ class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
         self._entity = entity
         self._guarded: SdkSenderT | None = None
         self._opening: OpeningT | None = None
-        # Since when there should be a link and is none.
+        # Since when there should be a link and is none, and nobody has answered.
         self._wanted_since: float | None = None
+        # When the last opening began.
+        self._opening_began = 0.0
         self._closed = False
         # When the link answered last: it was opened, or confirmed a message that was sent on terms.
         self._answered_at = 0.0
-        #: How long the caller that first found the link open, or others before it, waited for that.
+        #: How long the opening of the link took, where the caller that first found it open had to wait for it.
         self.opening_s = 0.0
         self.max_message_size = 0
         self.max_batch_size = 0
@@ -76,17 +80,28 @@ class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
         guarded = self._guarded
         return guarded is not None and self._opening is None and sdk.is_alive(guarded.sender)
 
+    @property
+    def wants_link(self) -> bool:
+        """Whether a call that had to open a link has failed, and none has been opened since."""
+        return self._wanted_since is not None
+
     def _opened(self, guarded: SdkSenderT, now: float, waited: bool = True) -> None:
-        self.opening_s = now - (self._wanted_since or now) if waited else 0.0
+        self.opening_s = now - self._opening_began if waited else 0.0
         self._wanted_since = None
         self.max_message_size, self.max_batch_size = sdk.sizes(guarded.sender)
+
+    def _refused(self, error: BaseException) -> None:
+        """Note that an opening failed: if somebody refused it, the wait for a link begins anew with the next call."""
+        if not is_silence(error):
+            self._wanted_since = None
 
     def _discard(self, guarded: SdkSenderT) -> None:
         self._guarded = None
         guarded.throw_away()
 
-    def _not_open_yet(self, now: float) -> OperationTimeoutError:
-        return sdk.not_open_yet(self._entity, now - (self._wanted_since or now))
+    def _not_open_yet(self, now: float, terms: PrimaryTerms | None = None) -> OperationTimeoutError:
+        """Return the error of a call that has waited for the opening; at the primary, on terms, it tells of silence."""
+        return sdk.not_open_yet(self._entity, now - (self._wanted_since or now), terms is not None)
 
     def _not_tried(self, timeout_s: float) -> NotTriedError:
         return NotTriedError(

@@ -25,7 +25,8 @@ from pairbus.pairing.options import Settings
 from pairbus.pairing.routing import budget
 from pairbus.pairing.routing.verdicts import DEFAULT, Verdict, is_not_allowed
 
-#: How long entering a sender may wait for a primary that may be away (P3).
+#: How long entering a sender may wait for a primary that may be away (P3), and how long its link is opened without a
+#: send, after one that could not wait for it.
 OPEN_S: Final = 5.0
 STANDARD_MESSAGE: Final = 256 * 1024
 STANDARD_BATCH: Final = 256 * 1024

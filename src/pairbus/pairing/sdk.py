@@ -28,7 +28,7 @@ import os
 import ssl
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlsplit
 
 import certifi
@@ -42,7 +42,6 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.aio import _base_handler_async as async_handlers
 from azure.servicebus.exceptions import (
     OperationTimeoutError,
-    ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
     ServiceBusError,
     ServiceBusServerBusyError,
@@ -51,6 +50,7 @@ from azure.servicebus.exceptions import (
 from pairbus.credentials import SharedKey, SharedSignature
 from pairbus.pairing.errors import ForkedClientError, NotTriedError, PairingError
 from pairbus.pairing.routing import budget
+from pairbus.pairing.routing.verdicts import is_authentication
 
 # What the SDK says of an error it says in its own log, as if we were not there.
 _SDK_LOG = logging.getLogger("azure.servicebus._base_handler")
@@ -115,8 +115,10 @@ def translated(sender: Any, exception: BaseException) -> ServiceBusError:
     return error
 
 
-#: What the SDK retries although it is no outage. A retry that then runs out of time must not pass for one (P18).
-REFUSALS: Final = (ServiceBusAuthenticationError, ServiceBusAuthorizationError)
+def is_refusal(error: BaseException | None) -> bool:
+    """Return whether the SDK retries this although it is no outage. A retry that then runs out of time must not pass
+    for one (P18)."""
+    return error is not None and (isinstance(error, ServiceBusAuthorizationError) or is_authentication(error))
 
 
 def judged(sender: Any, exception: BaseException) -> ServiceBusError:
@@ -164,10 +166,11 @@ def open_link(sender: Any, timeout_s: float, goes_on_s: float = 0.0) -> Any:
     )
 
 
-def not_open_yet(entity: str, waited_s: float) -> OperationTimeoutError:
-    """For a caller whose time is over while its link is still being opened: nothing was sent."""
+def not_open_yet(entity: str, waited_s: float, tells: bool) -> OperationTimeoutError:
+    """For a caller whose time is over while its link is still being opened: nothing was sent. `tells`: it counts
+    against the entity, however long it was waited for."""
     what = f"the link to {entity or 'the entity'} is not open after {waited_s:.1f} s"
-    if budget.opening_tells(waited_s):
+    if tells or budget.opening_tells(waited_s):
         return OperationTimeoutError(message=f"Nothing was sent: {what}.")
     return NotTriedError(f"The message was not tried: {what}, and the next send goes on with it.")
 

@@ -41,7 +41,7 @@ from pairbus.pairing.guarded_sender import (
 )
 from pairbus.pairing.routing.patience import PrimaryTerms
 from pairbus.sync import fork
-from pairbus.sync.interrupts import start, take
+from pairbus.sync.interrupts import Latch, start, take
 from pairbus.sync.watchdog import Guard
 
 T = TypeVar("T")
@@ -92,7 +92,8 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
             if not held[0] or self._closed or self._opening is not None or self.is_open:
                 return
             guarded = self._guarded = self._guarded or _SdkSender(self._make())
-            self._wanted_since = self._wanted_since or time.monotonic()
+            self._opening_began = time.monotonic()
+            self._wanted_since = self._wanted_since or self._opening_began
             errand = _Errand(guarded, sdk.open_link, time.monotonic() + within_s, None, 0.0)
             try:
                 errand.start()
@@ -153,7 +154,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
             if self._closed:
                 raise ValueError(CLOSED)
             if self._opening is not None:
-                self._await_opening(self._opening, deadline)
+                self._await_opening(self._opening, deadline, terms)
             lost: ServiceBusError | None = None
             guarded = self._guarded
             if guarded is not None and guarded.is_ready():
@@ -202,17 +203,21 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         self._answered_at = answered_at = time.monotonic()
         return answered_at - began
 
-    def _await_opening(self, opening: _Errand, deadline: float) -> None:
+    def _await_opening(self, opening: _Errand, deadline: float, terms: PrimaryTerms | None) -> None:
         """Wait for the opening that an earlier call began. If it has failed before, this call opens another link."""
         is_news = not opening.wait(0.0)
-        if not opening.wait(max(0.0, deadline + GRACE_S - time.monotonic())):
+        granted_s = deadline + GRACE_S - time.monotonic()
+        granted_s = max(0.0, granted_s if terms is None else min(granted_s, terms.opening_s))
+        if not opening.wait(granted_s):
             if time.monotonic() >= opening.ends and not opening.abandon():  # in a connect, say: no socket to be shut
                 self._guarded = self._opening = None
-            raise opening.guarded.guard.refusal or self._not_open_yet(time.monotonic())
+            raise opening.guarded.guard.refusal or self._not_open_yet(time.monotonic(), terms)
         if opening.spoilt:
             self._guarded = None
         self._opening = None
         error, opening.error = opening.error, None
+        if error is not None:
+            self._refused(error)
         if error is None and not opening.spoilt:
             self._opened(opening.guarded, time.monotonic(), is_news)
         elif error is not None and is_news:
@@ -238,11 +243,12 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
                 raise lost or ValueError(CLOSED)
             guarded = self._guarded = _SdkSender(self._make())
         guard = guarded.guard
-        guard.refusal = lost if isinstance(lost, sdk.REFUSALS) else None
+        guard.refusal = lost if sdk.is_refusal(lost) else None
         guard.ends_at = None if terms is None else terms.ends_at
         errand = _Errand(guarded, operation, deadline, lost, goes_on_s)
-        if goes_on_s and self._wanted_since is None:
-            self._wanted_since = time.monotonic()
+        self._opening_began = time.monotonic()
+        if (goes_on_s or terms is not None) and self._wanted_since is None:
+            self._wanted_since = self._opening_began
         done = is_good = False
         try:
             errand.start()
@@ -261,6 +267,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         if not done:
             raise guard.refusal or self._timed_out(timeout_s)
         if errand.error is not None:
+            self._refused(errand.error)
             try:
                 if guard.refusal is not None and isinstance(errand.error, OperationTimeoutError):
                     raise guard.refusal from errand.error
@@ -337,7 +344,7 @@ class _Errand:
         lost: ServiceBusError | None,
         goes_on_s: float,
     ) -> None:
-        self._done = threading.Event()
+        self._done = Latch()
         self.answer: Any = None
         self.error: BaseException | None = None
         self.spoilt = False

@@ -30,13 +30,41 @@ def take(held: list[bool], lock: threading.Lock, timeout_s: float = 0.0) -> None
         held.extend(map(lock.acquire, (False,)))
 
 
+class Latch:
+    """A flag that one thread sets once, and another waits for.
+
+    What a signal handler raises comes out of `wait` as it is. Of `threading.Event.wait`, which is Python code round a
+    lock, it may come out as a RuntimeError.
+    """
+
+    __slots__ = ("_is_set", "_lock")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        self._lock.release()
+
+    def wait(self, timeout_s: float = -1) -> bool:
+        """Wait until the flag is set or the time is over, and return whether it is set; without a time, for ever."""
+        if not self._is_set and self._lock.acquire(timeout=timeout_s):
+            self._lock.release()
+        return self._is_set
+
+
 def start(thread: threading.Thread) -> None:
     """Starts a thread. Interrupted in `Thread.start`, threading may raise a KeyError of its own, and forget the thread;
     so on the main thread it is started by another one, which no signal handler interrupts."""
     if threading.current_thread() is not threading.main_thread():
         thread.start()
         return
-    started = threading.Event()
+    started = Latch()
 
     def run() -> None:
         try:

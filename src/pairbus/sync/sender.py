@@ -11,13 +11,14 @@ years (P7).
 from __future__ import annotations
 
 import datetime
+import logging
 import time
 import uuid
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar, cast
 
 from azure.servicebus import ServiceBusMessageBatch, ServiceBusSender
 from azure.servicebus.exceptions import ServiceBusServerBusyError
@@ -33,12 +34,14 @@ from pairbus.pairing.pending_send import PendingSend
 from pairbus.pairing.routing import budget
 from pairbus.pairing.routing.dispatch import Dispatch, Sent, Step, TryBacklog, TryPrimary, Wait
 from pairbus.pairing.routing.states import EntityState, Route
+from pairbus.pairing.routing.verdicts import is_silence
 from pairbus.sync.concurrency import CLOSES_AT_ONCE_MAX, call_all, is_interruption, pause
 from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.sync.health_monitor import HealthMonitor
 from pairbus.sync.warm_link import WarmLink
 
 T = TypeVar("T")
+_log: Final = logging.getLogger("pairbus.pairing")
 
 
 class SenderContext(NamedTuple):
@@ -186,6 +189,9 @@ class PairedSender(ServiceBusSender):
     def _primary_failed(self, dispatch: Dispatch, pending: PendingSend, error: Exception, began: float) -> Step:
         monitor = self._context.monitor
         self._tell_sent(pending.rest, error, began)
+        if self._primary.wants_link and is_silence(error) and not isinstance(error, NotTriedError):
+            # A link that takes longer to open than a send has would never be opened otherwise.
+            self._open_meanwhile()
         with monitor.lock:
             now = monitor.clock()
             pending.primary_failed(error)
@@ -233,6 +239,9 @@ class PairedSender(ServiceBusSender):
             if shared is not None and warm is not None:
                 with monitor.lock:
                     warm.give_back()
+        if failure is not None:
+            # The primary is tried once more after the last queue, with little time: too little to open a link in.
+            self._open_meanwhile()
         with monitor.lock:
             now = monitor.clock()
             if failure is None:
@@ -370,11 +379,21 @@ class PairedSender(ServiceBusSender):
 
     # Opening and closing
 
+    def _open_meanwhile(self) -> None:
+        """Begin to open the link to the primary, for a later attempt; whether that works is seen then."""
+        try:
+            self._primary.begin_opening(pending_send.OPEN_S)
+        except Exception as error:  # no thread to be had, say
+            if is_interruption(error):
+                raise
+            _log.warning("%r could not be opened beforehand: %s", self._primary, error)
+
     def _try_opening(self) -> None:
         """Open the link to the primary; raises only errors of the caller's own, not that the primary is away."""
         primary, settings = self._primary, self._context.settings
         try:
-            primary.open(min(pending_send.OPEN_S, settings.send_timeout / 2))
+            granted_s = min(pending_send.OPEN_S, settings.send_timeout / 2)
+            primary.open(granted_s, budget.opening_goes_on(granted_s))
         except Exception as error:
             if not pending_send.is_away(error, settings):
                 raise

@@ -37,7 +37,7 @@ from typing import Any
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
 
 from pairbus.pairing.guarded_sender import AFTER_STALL_S, STALLED_S, EndsAt, ends_call
-from pairbus.pairing.sdk import REFUSALS, is_interruption, judged, tls_context
+from pairbus.pairing.sdk import is_interruption, is_refusal, judged, tls_context
 from pairbus.sync.interrupts import start
 
 NEVER = math.inf
@@ -217,7 +217,7 @@ class Guard:
         error = self._handle(exception)
         if isinstance(error, ServiceBusServerBusyError) or ends_call(self._sender, self.ends_at, error):
             raise error
-        if isinstance(error, REFUSALS):
+        if is_refusal(error):
             self.refusal = error
         return error
 

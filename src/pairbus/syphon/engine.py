@@ -220,6 +220,15 @@ class SyphonEngine:
             self._ended.set_exception(error)
 
     async def _shut(self) -> None:
+        try:
+            await self._close()
+        finally:  # also when whoever stops this engine does not wait any longer
+            for task in tuple(self._tasks):
+                task.cancel()
+            self.primary_client.abort()
+            self.secondary_client.abort()
+
+    async def _close(self) -> None:
         self._is_stopping = True
         self._gate.clear()
         for reader in self._readers:

@@ -387,16 +387,26 @@ class WireClient:
         if self._closed:
             return
         self._closed = True
-        self._flight.cancel()
         transport = self._transport
         try:
             if transport is not None and transport.error is None:
                 await asyncio.gather(*(link.close() for link in tuple(self._links)), return_exceptions=True)
-        finally:
             if transport is not None:
-                await transport.close(ClientClosed(CLIENT_CLOSED, f"the client for {self.host} was closed"))
-            self._let_go()
-            self._links.clear()
+                await transport.close(self._closed_error())
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close the connection without waiting for its peer, which releases what this client holds locked."""
+        self._closed = True
+        self._flight.cancel()
+        if self._transport is not None:
+            self._transport.abandon(self._closed_error())
+        self._let_go()
+        self._links.clear()
+
+    def _closed_error(self) -> ClientClosed:
+        return ClientClosed(CLIENT_CLOSED, f"the client for {self.host} was closed")
 
 
 def _read(reader: Callable[[Any], list[Any]], body: Any) -> list[Any]:

@@ -345,6 +345,12 @@ class Transport(asyncio.Protocol):
             self.lose(error)
             self._socket.abort()
 
+    def abandon(self, error: WireError) -> None:
+        """Close the connection and wait for nothing; the peer is told, if it still reads."""
+        if self.error is None:
+            self.connection.close()
+        self.lose(error)
+
 
 def _from_peer(error: Error | None, what: str) -> WireError:
     if error is None:

@@ -10,6 +10,7 @@ and what is forgotten. It is called under the shell's lock and never calls back:
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
@@ -49,8 +50,8 @@ class Coordinator:
     """
 
     __slots__ = (
-        "_draw", "_entities", "_errors", "_pinned_at", "_terms", "_timers", "commands", "deadline", "halts", "phase",
-        "pins", "refusals", "rotation", "settings", "trial_terms",
+        "_draw", "_entities", "_errors", "_pinned_at", "_terms", "_timers", "answered_at", "commands", "deadline",
+        "halts", "phase", "pins", "refusals", "rotation", "settings", "trial_terms",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +72,8 @@ class Coordinator:
         self.rotation = Rotation(queues, retry_interval=settings.backlog_retry_interval, choose=choose)
         #: For the shell, in order; it takes them out.
         self.commands: deque[Command] = deque()
+        #: When the primary last confirmed a message, of whatever entity.
+        self.answered_at = -math.inf
         #: When `tick` is needed next; None: not before something else happens. It may lie in the past.
         self.deadline: float | None = None
         #: Entities that are, or were just now, busy, in lower case.
@@ -295,18 +298,23 @@ class Coordinator:
         self._note(failover, failover.sent_once_more(now, epoch))
 
     def primary_failed(
-        self, failover: Failover, now: float, epoch: int, trial: bool, error: BaseException, *, hasty: bool = False
+        self, failover: Failover, now: float, epoch: int, trial: bool, error: BaseException, *, hasty_s: float = 0.0
     ) -> None:
-        """Note a failure that counts. `hasty`: the attempt had less time than the caller would have given it."""
+        """Note a failure that counts. `hasty_s`: how long the attempt had, if the caller would have given it more.
+
+        Then it may be a false alarm. If the primary was heard meanwhile it probably is one, and a ping asks at once; if
+        not, the first ping comes at this client's phase: a fleet that met one outage must not ping in one second.
+        """
         self._errors[failover.entity] = error
         if trial:
             self._note(failover, failover.trial_failed(now, False))
             return
         was_diverting = failover.is_diverting
         commands = failover.primary_failed(now, epoch)
-        if hasty and failover.patience is not None and not was_diverting and is_silence(error):
+        if hasty_s and failover.patience is not None and not was_diverting and is_silence(error):
             failover.patience.doubted = True
-            failover.ping_soon(now)
+            if now - self.answered_at < hasty_s / 2:  # what was on its way when an outage began was heard before that
+                failover.ping_soon(now)
         self._note(failover, commands)
 
     def ends_at(self, error: BaseException) -> bool:

@@ -269,7 +269,8 @@ class Dispatch:
         self._outcome = SENT
         failover = self._failover
         failover.asked_at = None
-        if took_s and self._coordinator.is_brownout(failover, now, took_s, self._trial):
+        self._coordinator.answered_at = now
+        if took_s is not None and self._coordinator.is_brownout(failover, now, took_s, self._trial):
             self._coordinator.browned_out(failover, now, self._epoch, took_s, self._trial)
             self._trial = False
         elif failover.state is not _HEALTHY or self._trial or self._coordinator.halts:
@@ -312,9 +313,9 @@ class Dispatch:
             if trial:
                 self._trial_failed(now, error)
             elif not self._is_given_up(now, error):
-                coordinator.primary_failed(
-                    failover, now, self._epoch, False, error, hasty=self._patience_s() < self._granted_s
-                )
+                patience = self._patience_s()
+                hasty_s = patience if patience < self._granted_s else 0.0
+                coordinator.primary_failed(failover, now, self._epoch, False, error, hasty_s=hasty_s)
             if failover.is_diverting:
                 return
             # A stale failure is one that came after the timer had run out (P17), the primary having returned meanwhile;

@@ -209,7 +209,7 @@ class Failover:
             self._probing = True
             self._next = now + self.ping_interval
             commands.append(SendPing(self.entity))
-            if self._soon:  # or clients that all met one silence would ping together from then on
+            if self._soon:  # the others keep to the client's phase, whatever made it ping before
                 self._next, self._soon = now + self.phase * self.ping_interval, False
         return commands
 
@@ -235,7 +235,7 @@ class Failover:
         return commands + self._move(Input.BROWNED_OUT_AT_ONCE if at_once else Input.BROWNED_OUT, now)
 
     def ping_soon(self, now: float) -> None:
-        """Make the next ping due at once: the failover may have been a false alarm."""
+        """Make the next ping due at once: the failover is probably a false alarm."""
         if self.probe == "ping" and self.is_diverting and not self._probing and not self._held:
             self._next = min(self._next, now)
             self._soon = True

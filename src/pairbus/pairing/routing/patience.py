@@ -20,7 +20,8 @@ LEAST_S: Final = 0.25
 #: With fewer answers than this it is half of the caller's time.
 ANSWERS_MIN: Final = 20
 ANSWERS_KEPT: Final = 64
-#: After so many new answers the quantile is computed anew.
+#: After so many new answers the quantile is computed anew, once ANSWERS_KEPT are known; before, after each: the first
+#: answers of a new link are often slow ones.
 _REVIEW_EVERY: Final = 8
 _QUANTILE: Final = 0.9
 _MULTIPLE: Final = 12.0
@@ -73,12 +74,12 @@ class Patience:
         else:
             took[self._slot] = took_s
         self._slot = (self._slot + 1) % ANSWERS_KEPT
-        if len(took) < ANSWERS_MIN or (self._slot % _REVIEW_EVERY and len(took) != ANSWERS_MIN):
+        if len(took) < ANSWERS_MIN or (len(took) == ANSWERS_KEPT and self._slot % _REVIEW_EVERY):
             return False
         if now >= self._calm_at:
             self._factor = max(1.0, self._factor / 2)
             self._calm_at = now + CALM_S if self._factor > 1.0 else math.inf
-        self._quantile_s = sorted(took)[int(len(took) * _QUANTILE)]
+        self._quantile_s = sorted(took)[math.ceil(len(took) * _QUANTILE) - 1]
         self._review()
         return True
 

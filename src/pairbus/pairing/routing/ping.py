@@ -12,18 +12,20 @@ from typing import Any, Final
 
 from azure.servicebus import ServiceBusMessage
 
+from pairbus.pairing.routing import budget
+
 CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 _CONTENT_TYPE_BYTES: Final = CONTENT_TYPE.encode()
 TTL: Final = timedelta(seconds=1)
-#: What a ping gets however often pings come. It opens a connection of its own: half a second on a quiet machine, and
-#: several on a busy one, where a shorter limit would throw each attempt away just before its end, for ever.
+#: What a ping gets to open its connection, however often pings come: half a second on a quiet machine, and several on a
+#: busy one or to a distant primary, where a shorter limit would throw each attempt away just before its end, for ever.
 _OPENING_S: Final = 5.0
 
 
 def ping_timeout_s(interval_s: float, send_timeout_s: float) -> float:
-    """Return the seconds that a ping may take: its interval, but time enough to open a connection, and at most what the
-    primary gets of a send."""
-    return min(max(interval_s, _OPENING_S), send_timeout_s / 2)
+    """Return the seconds that opening a ping's link may take: its interval, but time enough, and at most what the
+    primary gets of a send or what a link gets that is opened over several sends."""
+    return min(max(interval_s, _OPENING_S), max(send_timeout_s / 2, budget.OPENING_S))
 
 
 def ping(session_id: str) -> ServiceBusMessage:

@@ -132,7 +132,7 @@ def _named(error: object, name: str) -> bool:
     return any(cls.__name__ == name and cls.__module__.startswith("azure.") for cls in type(error).__mro__)
 
 
-def _authentication(error: BaseException) -> bool:
+def is_authentication(error: BaseException) -> bool:
     """Behind a custom endpoint the SDK calls a refused token a connection error; what is inside tells."""
     return isinstance(error, ServiceBusAuthenticationError) or _named(_inner(error), "AuthenticationException")
 
@@ -140,7 +140,7 @@ def _authentication(error: BaseException) -> bool:
 def _no_word_on_the_token(error: BaseException) -> bool:
     """The node that checks tokens failed: it answered neither yes nor no (4xx; 408 and 429 are no answer either)."""
     inner = _inner(error)
-    if not _authentication(error) or not _named(inner, "TokenAuthFailure"):
+    if not is_authentication(error) or not _named(inner, "TokenAuthFailure"):
         return False
     status = getattr(inner, "status_code", None)
     return not isinstance(status, int) or not 400 <= status < 500 or status in (408, 429)
@@ -223,7 +223,7 @@ CASES: Final[tuple[Case, ...]] = (
          "the node that checks tokens failed; it said neither yes nor no", _no_word_on_the_token, _Q, _R),
     Case("`ServiceBusAuthenticationError`; `ServiceBusConnectionError` round an `AuthenticationException`",
          "wrong key, wrong or expired token, token for another entity; behind a custom endpoint the SDK calls it a"
-         " connection error", _authentication, _R, _R),
+         " connection error", is_authentication, _R, _R),
     Case("`ServiceBusAuthorizationError`; conditions `amqp:unauthorized-access`, `com.microsoft:auth-failed`,"
          " `com.microsoft:publisher-revoked`", "the Send right is missing", _access, _R, _R),
     Case("`MessageSizeExceededError`; conditions `amqp:link:message-size-exceeded`, `amqp:frame-size-too-small`",
