@@ -185,6 +185,21 @@ def test_a_window_that_opens_is_told_to_senders_that_held_back() -> None:
     assert [event.link for event in pair.take("server", CreditChanged)] == [sender]
 
 
+def test_a_window_that_is_just_used_up_is_shut_and_its_opening_told() -> None:
+    pair = ConnectionPair(client={"limits": SMALL})
+    receiver, sender = pair.receiver(credit=100)
+    assert sender.session.room == SMALL.incoming_window
+    for _ in range(SMALL.incoming_window):
+        sender.send(b"x", b"t")
+    pair.pump()
+    assert sender.session.is_blocked
+    pair.take("server", CreditChanged)
+    receiver.settle(0, SMALL.incoming_window - 1, ACCEPTED_BYTES)
+    pair.pump()
+    assert sender.session.room == SMALL.incoming_window
+    assert [event.link for event in pair.take("server", CreditChanged)] == [sender]
+
+
 def test_detach_from_the_server_frees_its_window(pair: ConnectionPair) -> None:
     sender, receiver = pair.sender(credit=10)
     sender.send(b"x", b"x")

@@ -144,6 +144,9 @@ class BrokerProcess:
         return int(line.split()[1]) * 1024
 
 
+_given: set[int] = set()
+
+
 def quiet_port() -> int:
     """A free port outside the range of outgoing connections. Inside it a client that tries again and again while the
     broker is down ends up connected to itself (TCP's simultaneous open), and the broker can't have its port back."""
@@ -151,7 +154,9 @@ def quiet_port() -> int:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
-            return port
+            if port not in _given:  # or two brokers that are not started yet would get the same
+                _given.add(port)
+                return port
     raise AssertionError("no free port between 15000 and 32000")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import threading
 import time
 import urllib.error
@@ -288,6 +289,41 @@ def test_p48_a_disk_that_freezes_does_not_take_the_broker_with_it(
             asked.shutdown()
 
 
+def test_p48_without_a_standby_folder_a_settlement_that_hangs_holds_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FrozenDisk(tmp_path / "data", monkeypatch)
+    asked = ThreadPoolExecutor(1)
+    with (
+        served(tmp_path, None) as broker,
+        client(broker) as app,
+        app.get_queue_sender("orders") as sender,
+        app.get_queue_receiver("orders") as receiver,
+        client(broker) as another,
+        another.get_queue_sender("orders") as bystander,
+    ):
+        sender.send_messages([ServiceBusMessage("before"), ServiceBusMessage("waiting")])
+        (message,) = receiver.receive_messages(1, max_wait_time=5)
+        written = time.monotonic()
+        until(lambda: time.monotonic() > written + 0.5)  # the disk has been asked for nothing for a while
+        disk.thawed.clear()
+        try:
+            settled = asked.submit(receiver.complete_message, message)
+            until(lambda: "pwrite" in disk.hung, SEND_S_MAX)
+            assert [str(each) for each in app.get_queue_receiver("orders").peek_messages(2)] == ["before", "waiting"]
+            for each in (sender, bystander):
+                with pytest.raises(ServiceBusError, match="disk does not answer"):
+                    each.send_messages(ServiceBusMessage("refused"), timeout=SEND_S_MAX)
+            assert health(broker)[0] == 503
+            with pytest.raises(ServiceBusError, match="disk does not answer"):
+                settled.result(SEND_S_MAX)
+        finally:
+            disk.thawed.set()
+            asked.shutdown()
+        until(lambda: health(broker)[0] == 200, SEND_S_MAX)
+        bystander.send_messages(ServiceBusMessage("after"))
+
+
 def test_p48_a_start_without_the_standby_folder_is_refused_as_long_as_it_holds_messages(tmp_path: Path) -> None:
     standby = tmp_path / "standby"
     with (
@@ -306,6 +342,27 @@ def test_p48_a_start_without_the_standby_folder_is_refused_as_long_as_it_holds_m
         pass
     with served(tmp_path, standby) as broker:
         assert received(broker, 1) == ["x"]
+
+
+def test_p48_an_old_copy_of_the_standby_folder_is_refused_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
+    standby, copy = tmp_path / "standby", tmp_path / "copy"
+
+    def store(text: str, folder: Path) -> None:
+        with (
+            served(tmp_path, folder) as broker,
+            client(broker) as app,
+            app.get_queue_sender("orders") as sender,
+            fault(broker, "storage-stall"),
+        ):
+            sender.send_messages(ServiceBusMessage(text))
+
+    store("first", standby)
+    shutil.copytree(standby, copy)
+    store("second", copy)  # whole, and as good as the folder: from now on it is the one
+    with pytest.raises(BrokerError, match=f"{copy}/contoso holds records"), served(tmp_path, standby):
+        pass
+    with served(tmp_path, copy) as broker:
+        assert received(broker, 3) == ["first", "second"]
 
 
 @pytest.fixture

@@ -18,17 +18,19 @@ import pytest
 
 from pairbus import __version__
 from pairbus.broker.format import records
+from pairbus.errors import BrokerError
 from pairbus.journal import Journal
 from pairbus.journal import record as layout
 from tests.broker.namespace_rig import FOLDER, Rig
-from tests.frozen import feature_story
+from tests.frozen import feature_story, standby_story
 from tests.frozen.subjects import HERE
 from tests.frozen.test_data_proof import assert_holds
 from tests.frozen.write_fixtures import opened
 from tests.simulation.disk import MachineStopped, SimulatedDisk
 
 FEATURES = sorted(each for each in (HERE / "feature_data").iterdir() if each.is_dir())
-#: All data folders, of either story.
+STALLED = sorted(each for each in (HERE / "standby_data").iterdir() if each.is_dir())
+#: All data folders of the first two stories.
 ALL = [*FEATURES, *sorted(each for each in (HERE / "data").iterdir() if each.is_dir())]
 
 
@@ -42,6 +44,22 @@ def test_rules_forwarding_partitions_and_transactions_of_earlier_versions_open(f
     assert set(feature_story.KINDS) <= set(before["kinds"])
     copy = opened(fixture, tmp_path) / "broker"
     assert_holds(feature_story.examine(copy, before["now"]), before["broker"])
+
+
+@named(STALLED)
+def test_p48_data_with_a_standby_folder_of_earlier_versions_opens_with_that_alone(
+    fixture: Path, tmp_path: Path
+) -> None:
+    before = json.loads((fixture / "expected.json").read_text())
+    assert {"before", "meanwhile", "after"} <= set(before["orders"])
+    copy = opened(fixture, tmp_path)
+    standby = copy / standby_story.STANDBY
+    assert standby_story.segments(standby) != []
+    with pytest.raises(BrokerError, match="--standby"):
+        standby_story.examine(copy, before["now"], None)
+    assert standby_story.examine(copy, before["now"], standby) == before["orders"]
+    with pytest.raises(BrokerError, match="holds records of this journal"):
+        standby_story.examine(copy, before["now"], tmp_path / "another")
 
 
 # -- killed in mid-upgrade

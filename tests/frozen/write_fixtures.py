@@ -1,5 +1,6 @@
 """`python -m tests.frozen.write_fixtures` writes what this version leaves on disk to data/VERSION-DATE, and with
-`features` only the data folder of the second story (feature_story.py) to feature_data/VERSION-DATE.
+`features` only the data folder of the second story (feature_story.py) to feature_data/VERSION-DATE, with `standby` that
+of the third (standby_story.py) to standby_data/VERSION-DATE.
 
 Run it before a release that changes a format; the folder is committed and never changed again.
 """
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from pairbus import __version__
 from pairbus.testing import ManualClock
-from tests.frozen import feature_story
+from tests.frozen import feature_story, standby_story
 from tests.frozen.scenario import archive, carry, examine, examine_with_spark, play, served
 from tests.frozen.subjects import HERE, text_of
 
@@ -60,9 +61,23 @@ def write_features(fixture: Path) -> None:
         (fixture / "expected.json").write_text(text_of(told))
 
 
+def write_standby(fixture: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        now = standby_story.play(Path(name))
+        shutil.copytree(name, fixture, ignore=LEFT_OUT)
+        for pledge in (path for path in fixture.rglob("standby") if path.is_file()):
+            # The folder has been moved since: the fixture knows nothing of the machine on which it was written.
+            pledge.write_text(pledge.read_text().replace(name, "/mnt"))
+        copy = opened(fixture, Path(name))
+        told = {"now": now, "orders": standby_story.examine(copy, now, copy / standby_story.STANDBY)}
+        (fixture / "expected.json").write_text(text_of(told))
+
+
 if __name__ == "__main__":
     today = f"{__version__}-{dt.date.today()}"
     if sys.argv[1:] == ["features"]:
         write_features(HERE / "feature_data" / today)
+    elif sys.argv[1:] == ["standby"]:
+        write_standby(HERE / "standby_data" / today)
     else:
         write(HERE / "data" / today)

@@ -311,6 +311,12 @@ def test_a_folder_that_has_just_changed_has_no_stamp(tmp_path: Path) -> None:
     assert RealFiles().stamp(str(tmp_path)) is None
     os.utime(tmp_path, ns=(0, 0))
     assert RealFiles().stamp(str(tmp_path)) == RealFiles().stamp(str(tmp_path)) is not None
+    known = RealFiles().stamp(str(tmp_path))
+    assert RealFiles().stamp(str(tmp_path), known) == known
+    os.utime(tmp_path, ns=(1, 1))
+    assert RealFiles().stamp(str(tmp_path), known) not in (None, known)
+    os.utime(tmp_path, (soon, soon))
+    assert RealFiles().stamp(str(tmp_path), known) is None
 
 
 def test_a_whole_second_may_be_a_coarse_time_and_is_trusted_later(

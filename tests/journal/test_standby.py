@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 from random import Random
 from typing import Any
@@ -12,7 +13,7 @@ from pairbus.journal import FormatError, Journal, JournalCorrupt, JournalError, 
 from pairbus.journal.record import SEGMENT_HEADER_BYTES, decode_segment_header
 from pairbus.journal.segment import segment_name
 from pairbus.journal.standby import PLEDGE_NAME, Pledge, read_pledge, write_pledge
-from tests.simulation.disk import SimulatedDisk
+from tests.simulation.disk import MachineStopped, SimulatedDisk
 
 from .rig import FOLDER, SMALL, STANDBY, Rig, reopened
 
@@ -206,6 +207,141 @@ def test_a_folder_that_was_moved_is_found_under_its_new_name() -> None:
     rig = reopened(disk, standby="moved")
     assert rig.replayed() == [b"in its own folder", b"in the standby folder"]
     assert rig.journal._pledge is not None and rig.journal._pledge.folder == "moved"
+
+
+def copy_folder(disk: SimulatedDisk, folder: str, to: str) -> None:
+    """Do what cp -r does."""
+    disk.make_folder(to)
+    for name in disk.listdir(folder):
+        fd = disk.create(f"{to}/{name}")
+        disk.pwrite(fd, bytes(disk.content(f"{folder}/{name}")), 0)
+        disk.fdatasync(fd)
+        disk.close(fd)
+    disk.fsync_dir(to)
+
+
+def stalled_life(disk: SimulatedDisk, standby: str, payload: bytes) -> SimulatedDisk:
+    """Start, store one record in the standby folder, and lose power."""
+    rig = reopened(disk, standby=standby)
+    rig.files.stalled.add(FOLDER)
+    assert rig.send(payload) is None
+    return rig.files.power_cut()
+
+
+@pytest.mark.parametrize("goes_on_with", [STANDBY, "copy"])
+def test_of_a_standby_folder_and_its_copy_only_the_one_that_was_used_last_is_taken(goes_on_with: str) -> None:
+    disk = with_records()
+    copy_folder(disk, STANDBY, "copy")
+    disk = stalled_life(disk, goes_on_with, b"later")
+    for folder in {STANDBY, "copy"} - {goes_on_with}:
+        with pytest.raises(JournalCorrupt, match=f"the standby folder {goes_on_with} holds records .*2 segments"):
+            Rig(disk.kill(), standby=folder).open()
+        salvaged = reopened(disk.kill(), SALVAGE, folder)
+        assert salvaged.replayed()[:2] == [b"in its own folder", b"in the standby folder"], "as it was asked for"
+    again = reopened(disk.kill(), standby=goes_on_with)
+    assert again.replayed() == [b"in its own folder", b"in the standby folder", b"later"]
+
+
+def test_a_copy_that_was_made_while_the_journal_was_written_is_refused_while_the_folder_is_there() -> None:
+    rig = Rig(standby=STANDBY).open()
+    rig.files.stalled.add(FOLDER)
+    assert rig.send(b"before") is None
+    disk = rig.files
+    copy_folder(disk, STANDBY, "copy")
+    assert rig.send(b"after") is None
+    disk = disk.power_cut()
+    with pytest.raises(
+        JournalCorrupt, match=f"copy is a copy of the standby folder {STANDBY}, which is there, too, wit"
+    ):
+        Rig(disk.kill(), standby="copy").open()
+    assert reopened(disk, standby=STANDBY).replayed() == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("keeps_the_original", [True, False])
+def test_a_whole_copy_is_as_good_as_the_folder(keeps_the_original: bool) -> None:
+    disk = with_records()
+    copy_folder(disk, STANDBY, "copy")
+    if not keeps_the_original:
+        disk.delete_folder(STANDBY)
+    disk = stalled_life(disk, "copy", b"later")
+    assert reopened(disk, standby="copy").replayed() == [b"in its own folder", b"in the standby folder", b"later"]
+
+
+def test_an_old_copy_in_the_place_of_the_folder_is_refused() -> None:
+    disk = with_records()
+    copy_folder(disk, STANDBY, "copy")
+    disk = stalled_life(disk, STANDBY, b"later")
+    disk.delete_folder(STANDBY)
+    copy_folder(disk, "copy", STANDBY)
+    for folder in (STANDBY, "copy", None):
+        with pytest.raises(
+            JournalCorrupt, match=f"{STANDBY} is not the standby folder .*: it is an old copy.* may hold"
+        ):
+            Rig(disk.kill(), standby=folder).open()
+
+
+def test_an_old_copy_whose_records_are_gone_since_is_refused() -> None:
+    disk = with_records()
+    copy_folder(disk, STANDBY, "copy")
+    rig = reopened(disk, standby=STANDBY)
+    for name in rig.files.listdir(STANDBY):
+        if name.endswith(".segment"):
+            rig.files.unlink(f"{STANDBY}/{name}")  # as compaction does
+    rig.journal.close()
+    with pytest.raises(FormatError, match=f"copy is an old copy of a standby folder of {FOLDER}, and out of date"):
+        Rig(rig.files.kill(), standby="copy").open()
+
+
+def test_two_copies_of_a_journal_do_not_share_a_standby_folder() -> None:
+    disk = with_records()
+    copy_folder(disk, FOLDER, "k")
+    disk = stalled_life(disk, STANDBY, b"later")
+    with pytest.raises(
+        JournalCorrupt, match=f"{STANDBY} is not .* or a copy of the journal used it since. .* may hold"
+    ):
+        Journal.open("k", SMALL, disk.kill(), standby=STANDBY)
+    assert reopened(disk, standby=STANDBY).replayed() == [b"in its own folder", b"in the standby folder", b"later"]
+
+
+def test_a_pledge_of_an_earlier_version_is_taken_as_it_is() -> None:
+    disk = with_records()
+    for folder in (FOLDER, STANDBY):
+        pledge = read_pledge(disk, folder)
+        assert pledge is not None
+        disk.content(f"{folder}/{PLEDGE_NAME}")[:] = f"{pledge.identity:016x}\n{pledge.folder}\n".encode()
+        assert read_pledge(disk, folder) == Pledge(pledge.identity, STANDBY)
+    copy_folder(disk, STANDBY, "copy")
+    disk = stalled_life(disk, STANDBY, b"later")
+    with pytest.raises(JournalCorrupt, match="2 segments"):
+        Rig(disk.kill(), standby="copy").open()
+    assert reopened(disk, standby=STANDBY).replayed() == [b"in its own folder", b"in the standby folder", b"later"]
+
+
+def test_a_full_disk_is_no_reason_not_to_start_with_the_same_folder() -> None:
+    disk = with_records()
+    disk.capacity = disk.used()
+    rig = reopened(disk, standby=STANDBY)
+    assert rig.replayed() == [b"in its own folder", b"in the standby folder"]
+    rig.journal.close()
+    rig.files.capacity = None
+    assert reopened(rig.files.power_cut(), standby=STANDBY).send(b"with room") is None
+
+
+def test_a_start_that_ends_anywhere_leaves_two_folders_that_know_each_other() -> None:
+    disk = with_records()
+    first = disk.calls
+    rig = reopened(disk.kill(), standby=STANDBY)
+    calls = range(first, rig.files.calls)
+    assert len(calls) > 20
+    for dies_at in calls:
+        files = disk.kill()
+        for _ in range(2):  # and so does the next one
+            files.dies_at = dies_at
+            with contextlib.suppress(MachineStopped):
+                reopened(files, standby=STANDBY)
+            files.dies_at = None
+            files = files.power_cut()
+        assert reopened(files, standby=STANDBY).replayed() == [b"in its own folder", b"in the standby folder"], dies_at
 
 
 def test_a_former_standby_folder_is_not_taken_for_the_present_one() -> None:

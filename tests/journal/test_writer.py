@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+
 import pytest
 
-from pairbus.journal import JournalFailed
+from pairbus.journal import Journal, JournalFailed, writer
 from pairbus.journal.writer import deliver
 from tests.journal.rig import Rig, reopened
 
@@ -106,6 +109,25 @@ class TestWrittenHere:
         rig.turn(0.1)
         rig.turn(0.1)
         assert reopened(rig.files.power_cut()).replayed() == [b"first", b"lazy"]
+
+    def test_after_a_pause_the_thread_is_asked_and_what_follows_is_written_here(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(writer, "_ASKED_S", 10.0)
+        now = [0.0]
+        journal = Journal.open(str(tmp_path), clock=lambda: now[0])
+        assert list(journal.replay()) == []
+        journal.start(lambda call: call(), write_here=True)
+        told: list[str] = []
+        stored = threading.Event()
+        journal.append(1, b"send", lambda *_: stored.set())
+        assert stored.wait(10)
+        now[0] = 60.0
+        for _ in range(3):
+            journal.append(1, b"lazy", lambda *_: told.append(threading.current_thread().name), lazy=True)
+        journal.close()
+        here = threading.current_thread().name
+        assert told == ["pairbus-journal", here, here]
 
     def test_it_never_overtakes_what_waits(self) -> None:
         rig = self.rig()

@@ -70,6 +70,8 @@ class SimulatedMachine:
         self._lives = 0
         self._thread: DiskThread | None = None
         self._had_power = True
+        #: When the disk stopped the machine, since the broker last started; infinity: it has not.
+        self.stopped_at = inf
 
     def __repr__(self) -> str:
         return f"<SimulatedMachine {self.name}: {self.process or 'no process'}>"
@@ -110,7 +112,7 @@ class SimulatedMachine:
             self._network.power_back(self.process)
         process = self.process = Process(f"{self.name} {self._lives}")
         process.on_death.append(lambda: self._network.lose(process, silently=not self._had_power))
-        self._had_power = True
+        self._had_power, self.stopped_at = True, inf
         self.disk.on_stop, self.disk.on_read = partial(self._stopped, process), self._was_read
         broker = _SimulatedBroker(self, process, random.Random(f"{self._seed} {process.name}"))
         await self._finish(process, broker.begin(self._plan))
@@ -149,7 +151,7 @@ class SimulatedMachine:
 
     def _stopped(self, process: Process) -> None:
         """The disk stopped, and with it the machine, in the middle of a call."""
-        self._had_power = False
+        self._had_power, self.stopped_at = False, self._loop.now
         process.kill()
 
     def _was_read(self, folder: str) -> None:

@@ -412,7 +412,8 @@ class Checker:
         if look.deliveries < copy.deliveries and since >= copy.fact_at:
             self._problem(look, f"delivery count {copy.deliveries} fell to {look.deliveries}")
         copy.deliveries = max(copy.deliveries, look.deliveries)
-        self._check_number(copy, look)
+        if look.sequence:
+            self._check_number(copy, look)
         if look.state == DEAD:
             self._check_reason(copy, look)
         if ABSENT in copy.base and copy.base != {ABSENT}:

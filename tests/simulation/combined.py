@@ -21,7 +21,7 @@ from pairbus.wire.errors import LINK_LOST
 from .crashes import draw_crash
 from .features import CLOSED, TRANSFER, FeatureClient, FeatureRun, FeatureWorld, draw_features, vias_of
 from .partitioned import KEYS, PartitionedRun, draw_down, keyed
-from .stalls import draw_stall
+from .stalls import draw_stall, killed_for_power_cuts
 from .workload import DEAD_LETTERS
 from .world import Client, Step, Trouble, World, _pause
 
@@ -68,7 +68,8 @@ def draw_combined(seed: int) -> CombinedWorld:
         standby=has_stalls and has_standby,
         stall_s=rng.choice((0.05, 0.2, 0.5)) if has_stalls else 0.0,
     )
-    return _with_removals(world) if random.Random(f"{seed} removals").random() < 0.15 else world
+    has_removals = random.Random(f"{seed} removals").random() < 0.15
+    return _with_removals(world) if has_removals else killed_for_power_cuts(world)
 
 
 def _with_removals(world: CombinedWorld) -> CombinedWorld:

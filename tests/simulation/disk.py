@@ -371,7 +371,7 @@ class SimulatedDisk:
     def is_same(self, fd: int, path: str) -> bool:
         return self._nodes.get(path) is self._open[fd][0]
 
-    def stamp(self, folder: str) -> tuple[int, ...] | None:
+    def stamp(self, folder: str, known: tuple[int, ...] | None = None) -> tuple[int, ...] | None:
         return None if folder in self._gone else (self._changes,)
 
     def is_read_only(self, folder: str) -> bool:

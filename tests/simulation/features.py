@@ -321,11 +321,15 @@ class FeatureClient(SimulatedClient):
         reasons = ("DeadLetterReason", "DeadLetterErrorDescription")
         kept = {name: value for name, value in said.items() if name not in reasons}
         expected = properties_of(logical, number_of(look.id))
-        first = payload.annotations.get("x-opt-enqueue-sequence-number", look.sequence)
+        first = payload.annotations.get("x-opt-enqueue-sequence-number")
+        if first is None:
+            first = look.sequence
+        elif look.state == SCHEDULED:
+            first = 0  # The clock was set back while it was forwarded: its number is that of another queue.
         return look._replace(
             home=logical,
             state=DEAD if place == "complaints" else look.state,
-            sequence=look.sequence if look.state == SCHEDULED else first,
+            sequence=first,
             # what is forwarded begins anew with its count
             deliveries=DELIVERIES_MAX if place == "complaints" else look.deliveries,
             intact=look.intact and (kept, read_properties(raw, sections).subject) == expected,

@@ -285,7 +285,7 @@ class Run:
         none."""
         if self.machine.is_behind:
             return min(self._behind_since, self.machine.hangs_since - LAZY_S, self.loop.now - _WATCH_S - LAZY_S)
-        return self.machine.hangs_since - LAZY_S
+        return min(self.machine.hangs_since, self.machine.stopped_at) - LAZY_S
 
     def _unsynced_since_it_froze(self) -> float:
         """Return since when settlements were answered that a broker which is frozen has not synced; infinity: it is
@@ -381,10 +381,13 @@ class Run:
                 client._scheduled.clear()
                 client._deferred.clear()
         else:
-            # What its disk refuses to take is in the memory of the process alone.
-            since = self._settlements_at_risk_since() if self.world.durability == "default" else inf
-            self.machine.kill()
-            self.trace.killed(self.loop.now) if since == inf else self.trace.power_cut(self.loop.now, since)
+            self._kill()
+
+    def _kill(self) -> None:
+        """Kill the broker, which may be gone already. What its disk refused to take was in its memory alone."""
+        since = self._settlements_at_risk_since() if self.world.durability == "default" else inf
+        self.machine.kill()
+        self.trace.killed(self.loop.now) if since == inf else self.trace.power_cut(self.loop.now, since)
 
     async def _start(self) -> None:
         """Start the broker, again and again while its disk is too sick for it."""
@@ -435,8 +438,7 @@ class Run:
             self._step_clock(EPOCH - self.machine.clock.offset)
             await asyncio.sleep(3.0)  # until the broker has noticed: tokens are judged by its time
         if not self.machine.is_serving:
-            self.machine.kill()
-            self.trace.killed(self.loop.now)
+            self._kill()
             await self._start()
         deadline = self.loop.now + CALM_S
         while self.machine.server is not None and self.machine.server.crashes.under_way:
@@ -456,7 +458,7 @@ class Run:
         if self.world.stall_s:
             await self._let_journal_go_home()
         drainer = self._drainer(self.loop, self.network, NAMESPACE, self.trace, self.world, self._registers)
-        if self.world.disk and "brief" in self.world.entities:
+        if (self.world.disk or self.world.stall_s) and "brief" in self.world.entities:
             await asyncio.sleep(3.0)  # what expired while the disk refused shows only when it is dead-lettered
         if self._rest_s:
             await asyncio.sleep(self._rest_s)

@@ -11,16 +11,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from .crashes import draw_crashes
-from .features import draw_features
+from .features import FeatureWorld, draw_features
 from .partitioned import draw_partitioned
 from .world import Trouble, World, draw
 
 #: The first seed, and then every eighth: no other kind of world has one of them.
 FIRST: Final = 800_000
 EVERY: Final = 8
+
+AnyWorld = TypeVar("AnyWorld", bound=World)
 
 _DRAWERS: Final[tuple[Callable[[int], World], ...]] = (draw, draw, draw_features, draw_partitioned, draw_crashes)
 
@@ -37,13 +39,26 @@ def draw_stalls(seed: int) -> World:
     drawn = [*world.troubles]
     for _ in range(rng.choice((1, 1, 2, 3))):
         drawn += draw_stall(rng, has_standby)
-    return replace(
+    stalled = replace(
         world,
         troubles=tuple(sorted(drawn, key=lambda each: (each.answers or 99, each.at))),
         disk=world.disk if rng.random() < 0.5 else (),
         standby=has_standby,
         stall_s=rng.choice((0.05, 0.05, 0.2, 0.5, 2.0, 5.0)),
     )
+    return killed_for_power_cuts(stalled) if isinstance(world, FeatureWorld) else stalled
+
+
+def killed_for_power_cuts(world: AnyWorld) -> AnyWorld:
+    """Return a world of forwarding, with kills in place of power cuts where nothing is synced in two folders.
+
+    What was written in the standby folder may outlive what was written at home before it: a message whose first hop is
+    lost is then there twice, as `docs/explanation/durability.md` says.
+    """
+    if world.durability != "none" or not world.standby:
+        return world
+    troubles = [replace(each, kind="kill", torn=False) if each.kind == "power" else each for each in world.troubles]
+    return replace(world, troubles=tuple(troubles))
 
 
 def draw_stall(rng: random.Random, has_standby: bool) -> list[Trouble]:

@@ -51,7 +51,9 @@ def test_the_command_runs_worlds_on_several_cores() -> None:
     assert (said.returncode, said.stdout[:22]) == (0, "60 seeds from 0 held, ")
 
 
-@pytest.mark.parametrize("seed", [3197, 409469, 410975, 411414, 411753, 413500, 422748, 423942])
+@pytest.mark.parametrize(
+    "seed", [3197, 409469, 410975, 411414, 411753, 413500, 422748, 423942, 4011434, 4020101, 5006495]
+)
 def test_worlds_that_once_objected_hold(seed: int) -> None:
     """Defects of the broker were 409469 (a refused record that may turn up after a restart), 411753 (time stood still
     after a message was dead-lettered late), 413500 (a header of which a part was written) and 422748 (a writer that

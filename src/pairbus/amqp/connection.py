@@ -399,8 +399,8 @@ class Connection:
             raise FramingError(f"the peer's max-frame-size is {size}, at least {FRAME_BYTES_MIN} is needed")
         self.payload_bytes_max = min(size, OUTGOING_FRAME_BYTES_MAX) - 8
         if opened.idle_time_out:
-            # a third leaves room for a write that comes late
-            self._keep_alive_every = opened.idle_time_out / 3000
+            # Who wrote just after a look is silent until the next but one: half of the time-out, as AMQP advises.
+            self._keep_alive_every = opened.idle_time_out / 4000
         self.remote_open = opened
         if self.server:
             self._write_open()

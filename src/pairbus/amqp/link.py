@@ -299,7 +299,7 @@ class ReceiverLink(Link):
     def _deliver(self, transfer: Transfer, payload: bytes, events: list[Event]) -> None:
         self._count(transfer)
         state = transfer.state
-        if type(state) is TransactionalState:
+        if state is not None and type(state) is TransactionalState:
             given = (transfer.delivery_id or 0, transfer.delivery_tag or b"", payload, transfer.message_format or 0)
             events.append(TransactionalDelivered(self, *given, bool(transfer.settled), state.txn_id))
             return

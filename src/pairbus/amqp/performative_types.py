@@ -275,7 +275,3 @@ class TransactionalState(Composite):
 
 Outcome = Accepted | Rejected | Released | Modified | Described
 State = Outcome | Received | Declared | TransactionalState
-Performative = (
-    Open | Begin | Attach | Flow | Transfer | Disposition | Detach | End | Close
-    | SaslMechanisms | SaslInit | SaslChallenge | SaslResponse | SaslOutcome
-)  # fmt: skip

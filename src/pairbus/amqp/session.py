@@ -141,9 +141,14 @@ class Session:
         self.connection.write(self.channel, performative, payload)
 
     @property
+    def room(self) -> int:
+        """How many more frames the peer's window takes; none while some wait for it to open."""
+        return 0 if self._pending else self._remote_window
+
+    @property
     def is_blocked(self) -> bool:
-        """Whether frames wait for the peer to open its window: sending more would only pile them up."""
-        return bool(self._pending)
+        """Whether the peer's window is shut: sending more would only pile frames up."""
+        return self._remote_window <= 0 or bool(self._pending)
 
     def write_flow(self, link: Link | None = None) -> None:
         flow = Flow(
@@ -226,12 +231,13 @@ class Session:
     def on_flow(self, flow: Flow, events: list[Event]) -> None:
         # before the peer has seen our begin it counts from our first transfer
         base = 0 if flow.next_incoming_id is None else flow.next_incoming_id
+        was_blocked = self.is_blocked
         window = (base + flow.incoming_window - self._next_outgoing_id) & _MASK
         self._remote_window = window if window < 0x80000000 else 0
-        if self._pending:
+        if was_blocked:
             self._flush()
-            if not self._pending:
-                # who held back because frames were waiting may go on
+            if not self.is_blocked:
+                # who held back may go on
                 links = self._links.values()
                 events += [CreditChanged(link) for link in links if isinstance(link, SenderLink) and link.credit > 0]
         if flow.handle is not None:

@@ -18,6 +18,8 @@ _TIMES_STEP_NS: Final = 20_000_000
 _COARSE_TIMES_STEP_NS: Final = 2_100_000_000
 _REWRITE_BYTES: Final = 4 * 1024 * 1024
 
+Stamp = tuple[int, ...] | None
+
 
 class Files(Protocol):
     def make_folder(self, folder: str) -> None: ...
@@ -35,9 +37,9 @@ class Files(Protocol):
     def is_same(self, fd: int, path: str) -> bool:
         """Return whether the open file is still what the path leads to."""
 
-    def stamp(self, folder: str) -> tuple[int, ...] | None:
+    def stamp(self, folder: str, known: Stamp = None) -> Stamp:
         """Return a value that is another after every change of a name in the folder or of the folder itself; None
-        where that is not certain."""
+        where that is not certain. `known` is the one of before: it is the answer as long as nothing has changed."""
 
     def is_read_only(self, folder: str) -> bool: ...
     def pread(self, fd: int, length: int, offset: int) -> bytes: ...
@@ -132,14 +134,16 @@ class RealFiles:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def stamp(self, folder: str) -> tuple[int, ...] | None:
+    def stamp(self, folder: str, known: Stamp = None) -> Stamp:
         try:
             found = os.stat(folder)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        stamp = (found.st_dev, found.st_ino, found.st_mtime_ns)
+        if stamp == known:  # it was old enough then
+            return known
         step_ns = _TIMES_STEP_NS if found.st_mtime_ns % 1_000_000_000 else _COARSE_TIMES_STEP_NS
-        is_old = time.time_ns() - found.st_mtime_ns > step_ns
-        return (found.st_dev, found.st_ino, found.st_mtime_ns) if is_old else None
+        return stamp if time.time_ns() - found.st_mtime_ns > step_ns else None
 
     def is_read_only(self, folder: str) -> bool:
         return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)

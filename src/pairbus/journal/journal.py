@@ -25,6 +25,7 @@ from pairbus.journal.errors import (
     JournalLocked,
     RecordTooLarge,
     from_os_error,
+    no_room,
 )
 from pairbus.journal.files import Files, RealFiles, write_again
 from pairbus.journal.log import LAZY, LOCK_NAME, PRIVILEGED, Done, Log
@@ -93,7 +94,7 @@ class Journal:
         self._compacting = False
         self._compaction_holds = 0
         self._owed_bytes = 0  # of old segments that compaction has to read before it lets others go on
-        self._died_bytes = 0  # released since `on_garbage` was last called
+        self._spared_bytes = self._garbage_bytes = options.segment_bytes // 8  # to release until `on_garbage` is called
         #: Called on the loop's thread each time that an eighth of a segment was released.
         self.on_garbage: Callable[[], None] | None = None
         self._relocations = Relocations()
@@ -192,7 +193,6 @@ class Journal:
             raise JournalClosed(f"start() comes after a complete replay(); the journal is {self._state}")
         try:
             reuse, previous = self._settle()
-            self._make_pledge()
             if self.options.salvage:
                 for path in self._debris + self._abandoned:
                     self.files.rename(path, f"{path}.damaged")
@@ -200,10 +200,7 @@ class Journal:
             for path in self._debris:
                 self.files.unlink(path)
                 self._note(f"{path} was never a finished segment: removed")
-            if self.standby is not None:
-                # A number that is free here must not come back there: whatever was removed is gone for good.
-                for folder in self._locks:
-                    self.files.fsync_dir(folder)
+            self._make_pledge()
         except OSError as error:
             raise from_os_error(error, f"the end of the journal in {self.folder} cannot be made safe") from error
         self._post = post
@@ -251,19 +248,36 @@ class Journal:
         return last, (before.number, before.end or 0, True)
 
     def _make_pledge(self) -> None:
-        """Say durably which standby folder there is, before the first segment that may have another in it."""
+        """Say durably which standby folder there is, before the first segment that may have another in it.
+
+        Both folders are synced: a number that is free in one must not come back in the other.
+        """
         pledge = None
         if self.standby is not None:
             identity = self._pledge.identity if self._pledge is not None else 0
             mark = read_pledge(self.files, self.standby)
             if (mark is None or mark.identity != identity) and not has_segments(self.files, self.standby):
                 identity = 0  # another folder than before
-            pledge = Pledge(identity or self.files.salt() << 32 | 1, self.standby)
-        if pledge != self._pledge:
-            if pledge is not None:
-                write_pledge(self.files, pledge.folder, pledge)
-            write_pledge(self.files, self.folder, pledge)
+            pledge = Pledge(identity or self.files.salt() << 32 | 1, self.standby, self.files.salt())
+        try:
+            self._write_pledges(pledge)
+        except OSError as error:
+            # A full disk is no reason not to start: the folders know each other by the last start that had room.
+            if not no_room(error) or self._pledge is None or pledge is None or pledge[:2] != self._pledge[:2]:
+                raise
+            for folder in self._locks:
+                self.files.fsync_dir(folder)
         self._pledge = pledge
+
+    def _write_pledges(self, pledge: Pledge | None) -> None:
+        """Write it in both folders, so that they know each other wherever this ends."""
+        if pledge is not None:
+            before = self._pledge.turn if self._pledge is not None else 0
+            write_pledge(self.files, pledge.folder, pledge._replace(turn_before=before))
+        if pledge != self._pledge:
+            write_pledge(self.files, self.folder, pledge)
+        if pledge is not None:
+            write_pledge(self.files, pledge.folder, pledge)
 
     # -- service
 
@@ -311,10 +325,9 @@ class Journal:
             return lsn
         self._taken_bytes += size
         entry = (lsn, kind, parts, size, done, flags)
-        place = writer.write_here(entry) if self._writes_here and flags & LAZY else None
-        if place is None:
+        if not (self._writes_here and flags & LAZY):
             writer.put(entry)
-        elif done is not None:
+        elif (place := writer.write_here(entry)) is not None and done is not None:
             done(None, *place)
         return lsn
 
@@ -378,11 +391,11 @@ class Journal:
         """Count payload bytes of the segment that are no longer live: also of records that never were (settlements)."""
         if segment > self._deleted_max:
             self._dropped[segment] = self._dropped.get(segment, 0) + nbytes
-        self._died_bytes += nbytes
         if self._compacting:
             self._owed_bytes += _PACE * nbytes
-        if self._died_bytes >= self.options.segment_bytes // 8:
-            self._died_bytes = 0
+        self._spared_bytes -= nbytes
+        if self._spared_bytes <= 0:
+            self._spared_bytes = self._garbage_bytes
             if self.on_garbage is not None:
                 self.on_garbage()
 

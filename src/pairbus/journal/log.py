@@ -26,7 +26,7 @@ import errno
 from collections.abc import Callable, Sequence
 
 from pairbus.journal.errors import JournalError, JournalFailed, JournalFull, from_os_error, no_room
-from pairbus.journal.files import Files, write_again, write_all
+from pairbus.journal.files import Files, Stamp, write_again, write_all
 from pairbus.journal.options import Options
 from pairbus.journal.record import (
     MARK,
@@ -43,7 +43,6 @@ Done = Callable[[JournalError | None, int, int], None]
 # lsn, kind, payload or its parts, payload bytes, done, flags: a plain tuple since every append makes one
 Entry = tuple[int, int, "tuple[bytes, ...] | bytes", int, "Done | None", int]
 Answer = tuple[Done, "JournalError | None", int, int]
-_Stamp = tuple[int, ...] | None
 
 LAZY = 1
 PRIVILEGED = 2  # goes on when the disk is full: lazy records, and compaction's copies
@@ -101,7 +100,7 @@ class Log:
         self._previous = previous
         self._number_next = number_next
         self._fd = -1
-        self._stamp: _Stamp = None  # of the folder when the segment was last found in it
+        self._stamp: Stamp = None  # of the folder when the segment was last found in it
         self._salt = 0
         self._allocated = 0
         self._allocates = options.allocate_bytes > 0
@@ -301,7 +300,7 @@ class Log:
             taken += 1
         if not taken:
             return self._turn_page(todo) if todo else []
-        if not self.is_full and not self._allocate(size):
+        if self.offset + size > self._allocated and not self.is_full and not self._allocate(size):
             return todo
         if taken == len(todo):
             return self._write(todo, now)
@@ -310,7 +309,7 @@ class Log:
     def _write(self, group: list[Entry], now: float) -> list[Entry]:  # noqa: C901, PLR0912 - one loop for all modes: hot
         """Write and sync at most once each. Return the lazy records to write again when the disk failed."""
         salt, synced, number, mode = self._salt, self.synced, self.number, self.options.durability
-        offset, lazy_bytes = self.offset, 0
+        offset, lazy_bytes, other_bytes = self.offset, 0, 0
         pieces: list[bytes] = []
         early: list[Answer] = []
         late: list[Answer] = []
@@ -329,15 +328,17 @@ class Log:
                 if done is not None:
                     early.append((done, None, number, offset))
             elif mode == "none":
+                other_bytes += size
                 if done is not None:
                     early.append((done, None, number, offset))
             else:
+                other_bytes += size
                 waiting.append(entry)
                 if done is not None:
                     late.append((done, None, number, offset))
             offset += size
         try:
-            write_all(self.files, self._fd, b"".join(pieces), self.offset)
+            self.files.run(self._fd, write_all, self.unwatched, self._fd, b"".join(pieces), self.offset)
             if mode == "none":
                 self._stamp = self.files.run(self._fd, self._check_in_place, self._fd)
         except OSError as error:
@@ -352,22 +353,21 @@ class Log:
         if early:
             self._answer(early)
         if mode == "none":
-            self._account(group)
+            self._account(other_bytes)
         if not waiting:
             return []
         try:
             self._fdatasync()
         except OSError as error:
             return self._abandon(error, "sync", waiting)
-        self._account(waiting)
+        self._account(other_bytes)
         if late:
             self._answer(late)
         return []
 
-    def _account(self, entries: list[Entry]) -> None:
-        number, size = self.number, sum([entry[3] for entry in entries])
+    def _account(self, size: int) -> None:
         self.released_bytes += size
-        self.written[number] = self.written.get(number, 0) + size
+        self.written[self.number] = self.written.get(self.number, 0) + size
 
     def _fdatasync(self) -> None:
         self._stamp = self.files.run(self._fd, self._check_in_place, self._fd, True)
@@ -378,7 +378,7 @@ class Log:
             self.released_bytes += sum([entry[3] for entry, _ in self._unsynced])
             self._unsynced = []
 
-    def _check_in_place(self, fd: int, sync: bool = False) -> _Stamp:
+    def _check_in_place(self, fd: int, sync: bool = False) -> Stamp:
         """Sync the file, if asked to, and return the stamp of its folder. Raise when the file has lost its name: it
         would be written and synced without complaint, and be gone afterwards."""
         # The segment is looked at only after a change in its folder: a stat of a file that is being written makes Linux
@@ -386,7 +386,7 @@ class Log:
         folder, number, known = self.folder, self.number, self._stamp
         if sync:
             self.unwatched.fdatasync(fd)
-        stamp = self.unwatched.stamp(folder)
+        stamp = self.unwatched.stamp(folder, known)
         if stamp is not None and stamp == known:
             return stamp
         if not self.unwatched.is_same(fd, f"{folder}/{segment_name(number)}"):

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from pairbus.journal.files import Files
+from pairbus.journal.files import Files, Stamp
 
 R = TypeVar("R")
 
@@ -156,8 +156,8 @@ class WatchedFiles:
     def is_same(self, fd: int, path: str) -> bool:
         return self.run(path, self._files.is_same, fd, path)
 
-    def stamp(self, folder: str) -> tuple[int, ...] | None:
-        return self.run(f"{folder}/", self._files.stamp, folder)
+    def stamp(self, folder: str, known: Stamp = None) -> Stamp:
+        return self.run(f"{folder}/", self._files.stamp, folder, known)
 
     def is_read_only(self, folder: str) -> bool:
         return self.run(f"{folder}/", self._files.is_read_only, folder)

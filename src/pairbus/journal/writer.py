@@ -26,6 +26,11 @@ Post = Callable[[Callable[[], None]], object]
 BATCH_BYTES = 8 * 1024 * 1024
 _LOOKS = 4  # at an operation that lasts, before it counts as a stall
 _CLOSING_S = 1.0
+# Where settlements follow each other the thread syncs once in `lazy_sync_s`; for twice as long a disk that has answered
+# is trusted to take a write at once.
+_TRUSTED_SYNCS = 2.0
+# So long the loop waits, once, for the answer of a disk that was not used for longer. One that hangs costs no more.
+_ASKED_S = 0.002
 
 
 class Command:
@@ -60,6 +65,8 @@ class Writer:
         # Entries put by the loop's thread, and those of them that are committed: equal when the writer has nothing.
         self._taken = 0
         self._committed = 0
+        self._caught_up = threading.Event()  # set when the thread has committed something
+        self._answered_at = clock()  # when the disk last did what the thread asked for
         self._told: list[list[Answer]] = []  # but for these
         self._command: Command | None = None  # what is in hand
         self._resumes = False  # the next turn goes on with what another thread had in hand
@@ -99,18 +106,33 @@ class Writer:
         self.queue.put(entry)
 
     def write_here(self, entry: Entry) -> tuple[int, int] | None:
-        """Write a lazy record from the loop's thread and return its segment and offset. None: put it, nothing has
-        happened.
+        """Write a lazy record from the loop's thread and return its segment and offset. None: the thread has it.
 
-        Only while nothing waits: a record must not overtake those that were appended before it.
+        Only while nothing waits: a record must not overtake those that were appended before it. And only while the
+        disk has answered the thread a moment ago: one that has hung since would hold up the caller, and all others.
+        Otherwise the thread is given a moment to write this one, so that those which follow can be written here.
         """
         if self._taken != self._committed or self.failure is not None:
+            self.put(entry)
             return None
+        now = self._clock()
+        if now - self._answered_at > _TRUSTED_SYNCS * self.log.options.lazy_sync_s:
+            self._caught_up.clear()
+            self.put(entry)
+            if self._thread is not None:
+                self._caught_up.wait(_ASKED_S)
+            return None
+        place = self._written_here(entry, now)
+        if place is None:
+            self.put(entry)
+        return place
+
+    def _written_here(self, entry: Entry, now: float) -> tuple[int, int] | None:
         if not self._log_in_use.acquire(blocking=False):
             return None
         try:
             is_first = not self.log.has_unsynced
-            offset = self.log.write_lazy(entry, self._clock())
+            offset = self.log.write_lazy(entry, now)
             number = self.log.number
         finally:
             self._log_in_use.release()
@@ -180,13 +202,17 @@ class Writer:
                 command, batch = self._collect(wait)
                 self._undone, self._told, self._command = batch, [], command
                 now = self._clock()
+                files, turns = self.log.files, self.log.files.turns
                 with self._log_in_use:
                     if batch:
                         self.log.commit(batch, now)
                     else:
                         self.log.tick(now)
+                if files.turns != turns:
+                    self._answered_at = self._clock()
                 self._undone = []
                 self._committed += len(batch)
+                self._caught_up.set()
             else:
                 command, batch = self._collect(wait)
                 self._refuse(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -65,3 +66,20 @@ async def test_a_filter_that_is_not_known_is_refused_by_name(
         with pytest.raises(Refused, match=r"The filter 'apache.org:selector-filter:string' is not supported") as caught:
             await client.receiver(queue, session_id="color = 'red'")
         assert caught.value.condition == "amqp:not-implemented"
+
+
+@pytest.mark.parametrize("requires_session", [False, True])
+async def test_a_browser_is_refused_since_it_would_be_given_the_messages_themselves(
+    broker: Broker, sdk: Sdk, monkeypatch: pytest.MonkeyPatch, requires_session: bool
+) -> None:
+    """A source of distribution mode `copy` is one to look at: proton's `Copy`, a queue browser of JMS."""
+    queue = await sdk.queue(requires_session=requires_session)
+    session_id = "red" if requires_session else None
+    async with wire(broker) as client:
+        with monkeypatch.context() as patched:
+            patched.setattr(receiver, "Source", partial(receiver.Source, distribution_mode="copy"))
+            with pytest.raises(Refused, match="distribution mode 'copy' is not supported") as caught:
+                await client.receiver(queue, session_id=session_id)
+            assert caught.value.condition == "amqp:not-implemented"
+        monkeypatch.setattr(receiver, "Source", partial(receiver.Source, distribution_mode="move"))
+        await client.receiver(queue, session_id=session_id)

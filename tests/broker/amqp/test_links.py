@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import struct
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -9,7 +11,18 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.message import Properties, encode_message, read_properties
-from pairbus.amqp.performative_types import Accepted, Error, Modified, Received, Rejected, Released
+from pairbus.amqp.performative_types import (
+    Accepted,
+    Begin,
+    Error,
+    Flow,
+    Modified,
+    Received,
+    Rejected,
+    Released,
+    Transfer,
+)
+from pairbus.amqp.performatives import decode_performative
 from pairbus.amqp.types import Symbol, Timestamp
 from pairbus.broker import Broker
 from pairbus.broker.amqp.links import outcome_of
@@ -19,6 +32,7 @@ from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, 
 from pairbus.journal import Journal, JournalFailed
 from pairbus.testing import fault
 from pairbus.wire import Refused, TimedOut, WireClient, WireError
+from tests.broker.attack_words import Target, attach, frame, let_in
 from tests.broker.broker_process import BrokerProcess
 from tests.broker.crash_load import admin_client, payload_of, split_of
 from tests.broker.namespace_rig import make_special
@@ -91,6 +105,47 @@ def message_id(payload: bytes) -> str:
 def hung(broker: Broker) -> list[set[str]]:
     """Of each connection on which sends hang."""
     return [connection.hung for connection in list(broker.namespaces["contoso"].connections) if connection.hung]
+
+
+@pytest.mark.parametrize("removes", [True, False])
+async def test_a_shut_session_window_takes_nothing_from_the_queue(
+    broker: Broker, wire: WireClient, queues: tuple[str, str], removes: bool
+) -> None:
+    """What can't be sent would be gone with the client, or locked where others wait for it."""
+    queue, _ = queues
+    sender = await wire.sender(queue)
+    for id in ("1", "2", "3"):
+        await sender.send(payload_of(id))
+    served = broker.namespaces["contoso"]
+    target = Target(served.connection_string, str(served.ca_file))
+    reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
+
+    async def answered(answer: type, window: int, **fields: Any) -> None:
+        """Set the window of the session and wait for this answer there."""
+        flow = Flow(
+            next_incoming_id=0, incoming_window=window, next_outgoing_id=0, outgoing_window=9, echo=True, **fields
+        )
+        writer.write(frame(flow.encode(), channel=1))
+        while True:
+            head = await reader.readexactly(8)
+            if not head.startswith(b"AMQP"):
+                size, _, _, channel = struct.unpack(">IBBH", head)
+                body = await reader.readexactly(size - 8)
+                if channel == 1 and isinstance(decode_performative(body)[0], answer):
+                    return
+
+    with contextlib.closing(writer):
+        begin = Begin(next_outgoing_id=0, incoming_window=0, outgoing_window=9)
+        writer.write(let_in(target) + frame(begin.encode(), channel=1))
+        writer.write(attach(0, queue, receives=True, channel=1, snd_settle_mode=int(removes)))
+        async with asyncio.timeout(10):
+            await answered(Flow, 0, handle=0, delivery_count=0, link_credit=3)
+            other = await wire.receiver(queue)
+            (first,) = await other.receive(1, 2.0)
+            assert message_id(first.payload) == "1"
+            await answered(Transfer, 1)
+            (third,) = await other.receive(1, 2.0)
+            assert message_id(third.payload) == "3"
 
 
 async def test_all_of_many_sends_are_stored_and_none_is_answered(

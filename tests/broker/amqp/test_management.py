@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pairbus.amqp.types import Array, UInt
+from pairbus.amqp.types import Array, Int, Timestamp, UInt
 from pairbus.broker import Broker
 from pairbus.broker.model.message import DEFERRED, SETTLING
 from pairbus.broker.model.queue import MessageQueue
@@ -61,3 +61,18 @@ async def test_a_message_that_is_being_deferred_is_waited_for(broker: Broker) ->
         with pytest.raises(Refused, match="has no deferred message"):  # not for ever
             await client.request(queue, "com.microsoft:receive-by-sequence-number", asked)
         stored.state = DEFERRED
+
+
+async def test_sessions_are_listed_in_an_array(broker: Broker) -> None:
+    """Java casts the ids to an array of strings, and fails on a list."""
+    namespace = broker.namespaces["contoso"]
+    queue = await Sdk(True, namespace).queue(requires_session=True)
+    async with WireClient.from_connection_string(namespace.connection_string, timeout=10.0) as client:
+        sender = await client.sender(queue)
+        for id in ("red", ""):
+            await sender.send(make_special(b"x", session_id=id))
+        asked = {"last-updated-time": Timestamp(253402300799999), "skip": Int(0), "top": Int(10)}
+        _, body = await client.request(queue, "com.microsoft:get-message-sessions", asked)
+        assert isinstance(body["sessions-ids"], Array)
+        assert sorted(body["sessions-ids"]) == ["", "red"]
+        assert body["skip"] == 2

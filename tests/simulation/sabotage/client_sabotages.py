@@ -455,7 +455,7 @@ SABOTAGES = (
     Sabotage(
         "patience-learns-an-average",
         _PATIENCE,
-        "        self._quantile_s = sorted(took)[int(len(took) * _QUANTILE)]\n",
+        "        self._quantile_s = sorted(took)[math.ceil(len(took) * _QUANTILE) - 1]\n",
         "        self._quantile_s = sum(took) / len(took)\n",
         "A few slow answers make every caller wait for a primary that is away.",
         needs=("a pair", "in haste: adaptive"),
@@ -469,11 +469,11 @@ SABOTAGES = (
         needs=("a pair", "in haste: adaptive"),
     ),
     Sabotage(
-        "no-ping-at-once-after-a-short-silence",
+        "ping-at-once-after-any-short-silence",
         _COORDINATOR,
-        "            failover.ping_soon(now)\n",
-        "",
-        "A false alarm lasts for a whole ping interval.",
+        "            if now - self.answered_at < hasty_s / 2:  ",
+        "            if hasty_s:  ",
+        "All clients of a fleet that meets an outage ping in the same second.",
         needs=("a pair", "in haste: adaptive"),
     ),
     Sabotage(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import Sabotage
 
 _LOG = "pairbus.journal.log"
+_STANDBY = "pairbus.journal.standby"
 _JOURNAL = "pairbus.journal.journal"
 _REPLAY = "pairbus.broker.storage.replay"
 _LIVE = "pairbus.broker.storage.live_records"
@@ -36,11 +37,11 @@ SABOTAGES = (
         kind="stalls",
     ),
     Sabotage(
-        "removed-names-come-back-in-the-other-folder",
-        _JOURNAL,
-        "                for folder in self._locks:\n",
-        "                for folder in ():\n",
-        "The broker does not start after a power cut, since both folders have a segment of one number.",
+        "pledge-without-folder-sync",
+        _STANDBY,
+        "        files.rename(new, path)\n    files.fsync_dir(folder)\n",
+        "        files.rename(new, path)\n",
+        "The broker does not start after a power cut, since its two folders do not know each other any more.",
         kind="stalls",
     ),
     Sabotage(

@@ -154,6 +154,11 @@ def _attach_receiver(connection: AmqpConnection, link: SenderLink, queue: Messag
         # Left out of the answer it would do as AMQP says (3.5.1), but few clients look: they'd get all messages.
         text = f"The filter {unknown[:100]!r} is not supported; '{path}' takes {_SESSION_FILTER} alone, or none."
         return Refusal(conditions.NOT_IMPLEMENTED, text)
+    mode = getattr(link.source, "distribution_mode", None)
+    if mode not in (None, "move"):
+        # A browser accepts what it has looked at, which would complete it.
+        text = f"The distribution mode {str(mode)[:100]!r} is not supported; peek at the messages of '{path}' instead."
+        return Refusal(conditions.NOT_IMPLEMENTED, text)
     if queue.requires_session:
         if _SESSION_FILTER not in filters:
             return Refusal(

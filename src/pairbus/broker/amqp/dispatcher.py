@@ -52,9 +52,13 @@ class Dispatcher:
 
     def wake(self) -> None:
         """Deliver in the next turn of the loop: there are messages, or credit."""
-        if not self._due and self._sources:
-            self._due = True
-            self._loop.call_soon(self._run)
+        if self._due:
+            return
+        for source in self._sources:
+            if source.link.credit or source.link.drain:  # or else a turn of the loop would be for nothing
+                self._due = True
+                self._loop.call_soon(self._run)
+                return
 
     def wake_later(self) -> None:
         """Deliver in a moment: there are messages and credit, but a threshold is reached."""
@@ -102,7 +106,7 @@ class Dispatcher:
             if not delivered:
                 break
         for source in self._sources:
-            if source.link.drain and (source.is_full or self._is_paused or not self._available()):
+            if source.link.drain and (source.is_shut or self._is_paused or not self._available()):
                 source.answer_drain()
                 touched.append(source)
         for source in touched:

@@ -249,11 +249,13 @@ class SourceNode:
     def capacity(self) -> int:
         """How many messages could be delivered now."""
         link = self.link
-        if self._is_closed or not link.is_open or not self.connection.takes_more or link.session.is_blocked:
+        if self._is_closed or not link.is_open or not self.connection.takes_more:
             return 0
+        # What doesn't fit in the client's window would be locked, or even removed, without being sent.
+        granted = min(link.credit, link.session.room)
         if self.removes:
-            return min(link.credit, self._usual_count()) - self._reserved
-        return min(link.credit - self._reserved, _UNSETTLED_MAX - len(self.unsettled))
+            return min(granted, self._usual_count()) - self._reserved
+        return min(granted - self._reserved, _UNSETTLED_MAX - len(self.unsettled))
 
     def note_grant(self) -> None:
         """Record an empty receive (P51) where the client asks for messages again and got none since it did before."""
@@ -275,6 +277,11 @@ class SourceNode:
     @property
     def is_full(self) -> bool:
         return len(self.unsettled) >= _UNSETTLED_MAX
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether the client itself keeps messages from being sent, so that a drain has nothing to wait for."""
+        return self.is_full or self.link.session.is_blocked
 
     def sweep(self) -> None:
         """Forget deliveries whose locks are gone: expired, or settled by token over another link. When few are found it

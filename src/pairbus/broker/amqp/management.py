@@ -46,6 +46,7 @@ _SETTLING_S = 0.02
 _PREFIX = "com.microsoft:"
 _LONG_CODE = 0x81
 _TIMESTAMP_CODE = 0x83
+_STRING_CODE = 0xB1
 _DATETIME_MAX_MS = 253402300799999
 _STATUS = {
     conditions.MESSAGE_LOCK_LOST: 410,
@@ -396,7 +397,7 @@ def _list_sessions(call: Call) -> None:
     since = None if since_ms >= _DATETIME_MAX_MS else since_ms / 1000
     found = call.host.namespace.list_sessions(call.queue, since, max(0, skip), min(top, _PEEK_MESSAGES_MAX))
     if found:
-        call.ok(skip=Int(skip + len(found)), sessions_ids=found)
+        call.ok(skip=Int(skip + len(found)), sessions_ids=Array.of(_STRING_CODE, found))
     else:
         call.answer(Response(204, "There are no such sessions", conditions.SESSION_NOT_FOUND))
 

@@ -1,5 +1,7 @@
-"""The outcomes of a locked message (docs/reference/protocol.md#outcomes), and the refusal when its lock is lost; and
-what becomes of a sent message that gets no number."""
+"""The outcomes of a locked message, dead-letter reasons among them (docs/reference/protocol.md#outcomes).
+
+Also the refusal when its lock is lost, and what becomes of a sent message that gets no sequence number.
+"""
 
 from __future__ import annotations
 

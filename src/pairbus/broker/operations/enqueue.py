@@ -57,7 +57,7 @@ class EnqueueOperations(PublishOperations):
             done(_refuses_sends(target))
             return
         duplicates = None if entity.duplicates is None else _SendDuplicates(entity, now)
-        batch = read_batch(entity, payloads, duplicates, self._store.new_token)
+        batch = read_batch(entity, payloads, duplicates, self._store.new_id)
         if isinstance(batch, Refusal):
             done(batch)
             return
@@ -170,7 +170,7 @@ class EnqueueOperations(PublishOperations):
         entity = target.entity
         if entity.deleting or target.dead_letter is None or entity.refuses_sends is not None:
             return _refuses_sends(target)
-        batch = read_batch(entity, payloads, None, self._store.new_token)
+        batch = read_batch(entity, payloads, None, self._store.new_id)
         return batch if isinstance(batch, Refusal) else None
 
     def key_of(self, target: MessageQueue | Topic, payloads: Sequence[bytes]) -> str | None:
@@ -272,7 +272,7 @@ def read_batch(
     entity: QueueEntity,
     payloads: Sequence[bytes],
     duplicates: _SendDuplicates | None,
-    new_token: Callable[[], bytes],
+    new_id: Callable[[], str],
 ) -> _Batch | Refusal:
     """Parse the messages of one send and check that the entity can take them, or return why it takes none of them."""
     limit = entity.message_bytes_max
@@ -284,10 +284,6 @@ def read_batch(
     size = 0
     partition: int | None = None
     sent: list[Traits] | None = None if entity.partitions is None else []
-
-    def new_id() -> str:
-        return new_token().hex()
-
     for payload in payloads:
         if len(payload) > limit:
             text = f"The message has {len(payload)} bytes; '{entity.name}' takes messages of up to {limit} bytes."

@@ -1,4 +1,6 @@
-"""How much a namespace may have, by default and like the service's tiers. Pure.
+"""The quotas of a namespace and its tier: how many entities, filters and connections. Pure.
+
+The size of a single queue is not among them: `enqueue.py` refuses what would exceed it.
 
 Decides whether an entity that is described so is within the quotas, and what is said of one that is not, in the
 service's way: 403 for a quota that is spent, 400 for a value or a feature that the tier does not have.

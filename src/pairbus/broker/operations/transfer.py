@@ -46,7 +46,7 @@ class TransferOperations(EnqueueOperations, Registry):
         refusal = _refuses(via)
         if refusal is not None or not _is_disabled(target):
             return refusal or self.refuses(target, payloads)
-        batch = read_batch(self.transfer_queue(via.entity), payloads, None, self._store.new_token)
+        batch = read_batch(self.transfer_queue(via.entity), payloads, None, self._store.new_id)
         return batch if isinstance(batch, Refusal) else None
 
     def _send_through(
@@ -78,7 +78,7 @@ class TransferOperations(EnqueueOperations, Registry):
         results: list[int],
     ) -> None:
         transfer = self.transfer_queue(owner)
-        batch = read_batch(transfer, payloads, None, self._store.new_token)
+        batch = read_batch(transfer, payloads, None, self._store.new_id)
         if isinstance(batch, Refusal):
             done(batch)
             return

@@ -103,6 +103,10 @@ class Store:
     def __repr__(self) -> str:
         return f"<Store: {len(self.by_id)} entities, {self.resident} bytes in memory>"
 
+    def new_id(self) -> str:
+        """Return the id of a message that was sent without one."""
+        return self.new_token().hex()
+
     def append(self, kind: int, payload: tuple[bytes, ...] | bytes, written: Written, lazy: bool = False) -> None:
         """Append to the journal; what it raises at once goes to the callback too."""
         try:
