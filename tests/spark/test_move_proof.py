@@ -121,6 +121,9 @@ def test_dead_letters_go_back_by_filter_and_count_and_the_others_are_not_touched
         move(dead, "orders", where="colour = 1", **found)
     with pytest.raises(InvalidOption, match="is not understood"):
         move(dead, "orders", where="subject", **found)
+    for never in ("enqueued_time between '2026-11-16' and '2026-11-31'", "sequence_number > 'ten'", "subject = null"):
+        with pytest.raises(InvalidOption, match="is true for no message, whatever it holds: perhaps it names a time"):
+            move(dead, "orders", where=never, **found)
     report, remaining = move(dead, "orders", **found)
     assert (report.moved, remaining) == (55, []) and exact(pair.primary, "orders") == {
         name: _plain(each) for name, each in messages.items()

@@ -686,7 +686,7 @@ def test_availability_of_an_entity(outage: Ledgers, spark: Any, tmp_path: Path) 
     assert (orders["calls"], orders["confirmed"], orders["refused"], orders["diverted"]) == (15, 14, 1, 3)
     assert orders["availability"] == pytest.approx(100 * 14 / 15)
     assert orders["primary_availability"] == pytest.approx(79.0)
-    assert found.table().splitlines()[0] == "refused 1 of 15 sends, availability 93.333 %, 1 outage"
+    assert found.table().splitlines()[0] == "failed 1 of 15 sends, availability 93.333 %, 1 outage"
     assert json.loads(found.to_json()) == found.summary
     found.to_parquet(tmp_path)
     assert spark.read.parquet(str(tmp_path / "availability")).collect()[0]["refused"] == 1

@@ -10,7 +10,7 @@ SUBSCRIPTIONS = ["news/Subscriptions/all", "news/Subscriptions/some", "sport/Sub
 
 
 def test_a_list_in_its_order_each_once() -> None:
-    assert listed("b, a,b,/c/") == ["b", "a", "c"]
+    assert listed("b, a,b,/c/,B") == ["b", "a", "c"], "names have no letter case"
 
 
 def test_an_empty_place_in_the_list() -> None:

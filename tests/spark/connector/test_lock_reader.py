@@ -73,6 +73,11 @@ def test_p37_nothing_to_move_is_no_batch(pair: Pair, stream: Callable[..., LockS
         assert idle.latestOffset(first) == first
 
 
+def test_a_checkpoint_of_a_stream_by_sequence_number_is_refused(pair: Pair, stream: Callable[..., LockStream]) -> None:
+    with pytest.raises(InvalidOption, match=r"of a stream with mode=peek or delete.*a checkpointLocation of its own"):
+        stream().latestOffset({"a": 17})
+
+
 def test_the_first_batch_is_not_empty_where_there_is_something(
     pair: Pair, stream: Callable[..., LockStream], monkeypatch: pytest.MonkeyPatch
 ) -> None:

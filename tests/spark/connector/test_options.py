@@ -84,6 +84,8 @@ def test_no_repr_holds_the_key() -> None:
         ({"connectionString": CS, "maxRate": "inf"}, ["maxRate"]),
         ({"connectionString": CS, "minPartitions": "0"}, ["minPartitions", "at least 1", "'0'"]),
         ({"connectionString": CS, "minPartitions": "1001"}, ["minPartitions", "at most 1000"]),
+        ({"connectionString": CS, "fromSequenceNumber": "10", "toSequenceNumber": "9"},
+            ["fromSequenceNumber 10 is above toSequenceNumber 9"]),
         ({"connectionString": CS, "pushFilters": "yes"}, ["pushFilters", "true or false"]),
         ({"connectionString": CS, "sessions": "yes"}, ["sessions", "true or false"]),
         ({"connectionString": CS, "entity": " "}, ["entity is empty"]),

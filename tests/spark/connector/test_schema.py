@@ -190,7 +190,7 @@ def table(**columns: Any) -> StructType:
         (table(body=StringType(), colour=StringType()), "orders", "no column 'colour'; right are message_id"),
         (table(message_id=StringType()), "orders", "needs a column body"),
         (table(body=StringType()), None, "where to"),
-        (table(body=IntegerType()), "orders", "'body' is int, but must be binary"),
+        (table(body=IntegerType()), "orders", "'body' is int, but must be binary or string"),
         (table(body=BinaryType(), message_id=IntegerType()), "orders", "'message_id' is int, but must be string"),
         (
             table(body=BinaryType(), application_properties=MapType(StringType(), DecimalType())),
@@ -198,7 +198,7 @@ def table(**columns: Any) -> StructType:
             "is map<string,decimal(10,0)>, but must be map<string,string> (or JSON as string, or a map to one of ",
         ),
         (table(body=StringType(), BODY=StringType()), "orders", "the column 'body' is there twice"),
-        (table(BODY=IntegerType()), "orders", "'BODY' is int, but must be binary"),
+        (table(BODY=IntegerType()), "orders", "'BODY' is int, but must be binary or string"),
     ],
 )
 def test_wrong_columns_are_refused_before_anything_is_sent(columns: StructType, entity: str | None, words: str) -> None:

@@ -6,6 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from pyspark.sql.types import IntegerType, StructType
+
+from pairbus.spark.connector.options import InvalidOption
+from pairbus.spark.connector.source import ServiceBusDataSource
 
 
 @pytest.mark.parametrize("module", ["connector.source", "syphon.sink"])
@@ -26,3 +30,11 @@ def test_names_that_are_modules_too_stay_the_functions() -> None:
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["function"] * 5 + ["True", "False"]
+
+
+def test_a_schema_of_the_application_s_is_refused_before_anything_is_read() -> None:
+    source = ServiceBusDataSource({"connectionString": "Endpoint=sb://x/", "entity": "orders", "columns": "body"})
+    for reader in (source.reader, source.streamReader):
+        with pytest.raises(InvalidOption, match=r"has a schema of its own.*leave \.schema\(…\) out.*option columns"):
+            reader(StructType().add("body", IntegerType()))
+        reader(source.schema())

@@ -146,6 +146,40 @@ def test_a_delete_stream_removes_what_it_has_read_and_nothing_else(
     assert [row["sequence_number"] for row in found] == left and not any(row.get("delivery_count") for row in found)
 
 
+@pytest.mark.parametrize("kind", ["peek", "delete"])
+def test_a_checkpoint_of_another_stream_is_refused_and_removes_nothing(
+    pair: Pair, make_queue: MakeQueue, kind: str
+) -> None:
+    make_queue(pair.primary, "some", "others")
+    for entity in ("some", "others"):
+        send_keyed(pair, entity, KEYS[:5], "x")
+    ended = stream_of(pair, "peek", "some").latestOffset({"some": 1})
+    assert ended == {"some": 6}
+    words = "of a stream of some, and this one reads others; give each stream a checkpointLocation of its own"
+    with pytest.raises(InvalidOption, match=words):
+        stream_of(pair, kind, "others").latestOffset(ended)
+    with pytest.raises(InvalidOption, match=words):
+        stream_of(pair, kind, "others").partitions({"some": 1}, ended)
+    both = {"some": 6, "others": 3}  # of a stream that read both, and now reads one
+    stream = stream_of(pair, kind, "others")
+    end = stream.latestOffset(both)
+    assert end == {"some": 6, "others": 6} and len(bodies(stream, both, end)) == 3
+    stream.commit(end)
+    assert [len(peeked(pair.primary, each)) for each in ("some", "others")] == [5, 0 if kind == "delete" else 5]
+
+
+@pytest.mark.parametrize("kind", ["peek", "delete"])
+def test_a_checkpoint_goes_on_where_its_entity_is_spelled_in_another_letter_case(
+    pair: Pair, make_queue: MakeQueue, kind: str
+) -> None:
+    make_queue(pair.primary, "some")
+    send_keyed(pair, "some", KEYS[:5], "x")
+    start: dict[str, object] = {"some": 4}
+    stream = stream_of(pair, kind, "Some")
+    end = stream.latestOffset(start)
+    assert end == {"Some": 6} and len(bodies(stream, start, end)) == 2
+
+
 KEYS = [f"key-{number}" for number in range(40)]
 
 

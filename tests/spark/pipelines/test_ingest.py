@@ -363,6 +363,7 @@ def test_files_that_can_t_be_read_are_never_passed_over(monkeypatch: pytest.Monk
         ("max_rate", (-1, 0, "x", float("nan"), float("inf")), "is a number of messages a second above 0, not "),
         ("every_s", (-1, "x", float("nan"), float("inf"), 1e12), "is a number of seconds from 0 to 31622400, not "),
         ("patience_s", (-1, "x", float("nan"), None, True), "is a number of seconds of at least 0, not "),
+        ("write", ("delta", True), "is a function that gets each batch as a DataFrame, and not "),
     ],
 )
 def test_wrong_settings_are_told(setting: str, values: tuple[Any, ...], words: str) -> None:

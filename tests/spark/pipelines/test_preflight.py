@@ -108,15 +108,6 @@ def test_a_wrong_key_and_a_wrong_port_say_what_to_look_at(pair: Pair, orders: st
         preflight.check_source(away, orders, "contoso")
 
 
-def test_the_line_that_says_why() -> None:
-    worker = (
-        "Job aborted\nTraceback\n  File x\npairbus.wire.errors.Unreachable: no route (pairbus:unreachable)\n\tat java"
-    )
-    assert preflight.first_line(worker) == "pairbus.wire.errors.Unreachable: no route (pairbus:unreachable)"
-    assert preflight.first_line("[X.Y] Not good. SQLSTATE: 42703; line 1") == "[X.Y] Not good"
-    assert preflight.first_line("") == "no reason given"
-
-
 @pytest.mark.parametrize(
     ("where", "wrong"),
     [
@@ -148,18 +139,3 @@ def test_a_wrong_filter_is_told_without_spark(where: str, wrong: str) -> None:
 )
 def test_a_right_filter_is_left_to_spark(where: str) -> None:
     preflight.check_filter(where)
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        (
-            "An error occurred while calling o785.parquet.\n: org.apache.spark.SparkException: failed\n\tat x\n"
-            "Caused by: java.lang.Error: other\n\tat y\nCaused by: java.io.IOException: No space left on device\n",
-            "java.io.IOException: No space left on device",
-        ),
-        ("An error occurred while calling o1.x.\n: java.lang.Error: alone\n\tat x", "java.lang.Error: alone"),
-    ],
-)
-def test_of_java_s_traceback_the_last_cause(text: str, found: str) -> None:
-    assert preflight.first_line(text) == found

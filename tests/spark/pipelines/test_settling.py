@@ -3,10 +3,12 @@ true. From DataFrames: test_ingest_proof."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from pyspark.sql.types import StringType, StructType
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.spark.connector.lock_reader import Share, take
@@ -105,8 +107,28 @@ def test_a_task_settles_its_rows_by_entity(pair: Pair, make_queue: MakeQueue, lo
         ("orders", str(token), number) for token, number in locked.items()
     ]
     assert list(_settle_task(pair.primary_address, COMPLETED, {}, rows)) == [Settled(4, 1)]
-    with pytest.raises(InvalidOption, match="no entity or no lock_token"):
-        list(_settle_task(pair.primary_address, COMPLETED, {}, [("orders", None, 1)]))
+    for wrong in (("orders", None, 1), (None, str(uuid4()), 1), ("orders", "nonsense", 1)):
+        (refused,) = _settle_task(pair.primary_address, COMPLETED, {}, [wrong])
+        assert refused == (
+            f"a row has the entity {wrong[0]!r} and the lock_token {wrong[1]!r}: it is not of a stream with mode=lock"
+        )
+
+
+def test_rows_that_are_not_those_of_a_lock_stream_are_told() -> None:
+    namespace = {"connectionString": "Endpoint=sb://x/"}
+    with pytest.raises(InvalidOption, match=r"are a DataFrame, a batch of a lock stream, and not \[1\]"):
+        complete([1], **namespace)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="reason is text, and not 5"):
+        dead_letter([1], reason=5, **namespace)  # type: ignore[arg-type]
+    columns = StructType().add("Entity", StringType()).add("lock_token", StringType())
+    with pytest.raises(InvalidOption, match=r"need the column sequence_number .* these have Entity, lock_token"):
+        complete(rows_of(columns), **namespace)
+    with pytest.raises(InvalidOption, match="column sequence_number is string, and in the lock stream it is bigint"):
+        complete(rows_of(columns.add("sequence_number", StringType())), **namespace)
+
+
+def rows_of(columns: StructType) -> Any:
+    return SimpleNamespace(isStreaming=False, schema=columns, columns=columns.names)
 
 
 def test_messages_of_a_session_are_settled_by_token_and_not_renewed(pair: Pair, make_queue: MakeQueue) -> None:

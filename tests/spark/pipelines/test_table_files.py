@@ -3,9 +3,11 @@ Spark's own in test_ingest_proof."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -137,6 +139,15 @@ class Store:
         #: path → text, and when it was written.
         self.files: dict[str, tuple[bytes, int]] = {}
         self.loses_answers = False
+        #: What happens elsewhere just before the n-th thing that is done here, the first of which is 0.
+        self.meanwhile: dict[int, Callable[[], None]] = {}
+        self.done = 0
+
+    def _step(self) -> None:
+        happens = self.meanwhile.pop(self.done, None)
+        self.done += 1
+        if happens is not None:
+            happens()
 
     @property
     def spark(self) -> Any:
@@ -157,33 +168,37 @@ class Store:
     # -- as Hadoop's FileSystem
 
     def exists(self, path: Any) -> bool:
+        self._step()
         return any(f"{each}/".startswith(f"{path.text}/") for each in self.files)
 
     def listStatus(self, folder: Any) -> list[Any]:
+        self._step()
         begin = f"{folder.text}/"
         inside = {each.removeprefix(begin).partition("/")[0] for each in self.files if each.startswith(begin)}
-        return [SimpleNamespace(getPath=lambda name=name: SimpleNamespace(getName=lambda: name)) for name in inside]
+        return [
+            SimpleNamespace(
+                getPath=lambda name=name: SimpleNamespace(getName=lambda: name),
+                getModificationTime=lambda name=name: self.files.get(f"{begin}{name}", (b"", 0))[1],
+            )
+            for name in inside
+        ]
 
     def mkdirs(self, path: Any) -> None:
-        pass
+        self._step()
 
     def rename(self, source: Any, target: Any) -> bool:
+        self._step()
         if source.text not in self.files:
             return False
         self.files[target.text] = self.files.pop(source.text)
         return not self.loses_answers
 
     def delete(self, path: Any, recursive: bool) -> None:
-        self.files.pop(path.text, None)
-
-    def getFileStatus(self, path: Any) -> Any:
-        return SimpleNamespace(getModificationTime=lambda: self.files[path.text][1])
-
-    def open(self, path: Any) -> Any:
-        return SimpleNamespace(readNBytes=lambda count: self.files[path.text][0][:count], close=lambda: None)
+        self._step()
+        self.files = {each: found for each, found in self.files.items() if not f"{each}/".startswith(f"{path.text}/")}
 
     def create(self, path: Any, overwrite: bool) -> Any:
-        assert overwrite or path.text not in self.files
+        self._step()
 
         def write(data: bytearray) -> None:
             self.files[path.text] = (bytes(data), self.now)
@@ -192,12 +207,11 @@ class Store:
 
 
 TABLE = "s3a://lake/table"
-LOCK = f"{TABLE}/{LOCK_FILE}"
+LOCK = f"{TABLE}/{LOCK_FILE}.another"
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(table_files, "TAKE_S", 0.0)
+def store() -> Store:
     return Store()
 
 
@@ -222,7 +236,7 @@ def test_a_table_elsewhere_is_held_and_let_go(store: Store) -> None:
     store.write(f"{TABLE}/_staging/y", "rows")
     before = dict(store.files)
     with leased(store.spark, TABLE) as files:
-        assert files.lease is not None and store.files[LOCK][0].decode() == files.lease.owner
+        assert files.lease is not None and f"{TABLE}/{files.lease.name}" in store.files
         assert files.names("2026-11-17") == ["x.parquet"]
     assert store.files == before
 
@@ -238,39 +252,80 @@ def test_how_old_a_lock_is_the_file_system_s_clock_tells(
     assert [*store.files] == [LOCK], "nothing is left of the question"
     store.write(LOCK, "somebody", age_s=LEASE_S + 1)
     with leased(store.spark, TABLE):
-        assert [*store.files] == [LOCK]
+        assert len(store.files) == 1 and LOCK not in store.files
+    assert not store.files
 
 
-def test_of_two_that_take_over_a_lock_at_once_the_last_to_write_has_it(
+@pytest.mark.parametrize("abandoned", [True, False])
+def test_of_two_that_want_a_lock_at_once_never_both_have_it(store: Store, abandoned: bool) -> None:
+    """One stalls before anything that it does, for as long as the other needs to have the lock."""
+    with contextlib.ExitStack() as others:
+        for stalls_before in range(100):
+            store.files, store.done = {}, 0
+            if abandoned:
+                store.write(LOCK, "a dead one", age_s=LEASE_S + 1)
+            store.meanwhile = {stalls_before: lambda: take_or_not(others)}
+            took: list[HadoopFiles] = []
+
+            def take_or_not(stack: contextlib.ExitStack, took: list[HadoopFiles] = took) -> None:
+                with contextlib.suppress(TransferFailed):
+                    took.append(stack.enter_context(leased(store.spark, TABLE)))
+
+            take_or_not(others)
+            assert len(took) <= 1, stalls_before
+            if store.meanwhile:
+                break
+        assert stalls_before > 2 and len(took) == 1, "undisturbed it has it"
+
+
+def test_what_an_owner_renames_too_late_is_found_by_the_next_or_is_not_there_any_more(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.write(LOCK, "a dead one", age_s=LEASE_S + 1)
-    waited: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: store.now / 1000)
+    monkeypatch.setattr(table_files, "time", clock)
+    staged = f"{TABLE}/_staging/run/x"
+    with contextlib.ExitStack() as others:
 
-    def the_other_writes(seconds: float) -> None:
-        waited.append(seconds)
-        store.write(LOCK, "the other")
+        def another_takes_over() -> None:
+            store.now += int(LEASE_S * 1000) + 1
+            others.enter_context(leased(store.spark, TABLE)).clear()
 
-    monkeypatch.setattr(table_files, "TAKE_S", 3.0)
-    monkeypatch.setattr("time.sleep", the_other_writes)
-    with pytest.raises(TransferFailed, match="another ingest writes to"):
-        leased(store.spark, TABLE).__enter__()
-    assert waited == [3.0] and store.files[LOCK][0] == b"the other"
-    del store.files[LOCK]
-    with leased(store.spark, TABLE):
-        assert waited == [3.0], "a lock that nobody had is not waited for"
+        for stalls_before in range(100):
+            store.files = {}
+            with leased(store.spark, TABLE) as files:
+                store.write(staged, "rows")
+                store.done, store.meanwhile = 0, {stalls_before: another_takes_over}
+                with contextlib.suppress(OSError, TransferFailed):
+                    files.commit(staged, "2026-11-17", "x.parquet")
+                overtaken = not store.meanwhile
+                store.meanwhile = {}
+                assert (files.names("2026-11-17") == []) == overtaken, stalls_before
+                if overtaken:
+                    store.write(f"{TABLE}/_staging/next/y", "rows of the next owner")
+                    files.clear()
+                    assert f"{TABLE}/_staging/next/y" in store.files
+                    with pytest.raises(TransferFailed, match="another may have it; run again"):
+                        files.commit(staged, "2026-11-17", "x.parquet")
+            if not overtaken:
+                break
+        assert stalls_before > 1
 
 
-def test_who_finds_the_lock_to_be_another_s_commits_nothing_more(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_renewal_that_comes_too_late_does_not_count(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_files, "RENEW_S", 0.0)
+    clock = SimpleNamespace(monotonic=lambda: store.now / 1000)
+    monkeypatch.setattr(table_files, "time", clock)
     lease = Lease()
     files = HadoopFiles(store.spark, TABLE, lease)
-    files.check_owned()
-    store.write(LOCK, "another")
-    lease.renew_on(files)
+
+    def stalls() -> None:
+        store.now += int(LEASE_S * 1000)
+
+    store.meanwhile = {2: stalls}
+    lease.renew_on(files)  # and returns
+    assert store.done == 3
     with pytest.raises(TransferFailed, match="another may have it; run again"):
-        files.commit("s3a://lake/table/_staging/x", "2026-11-17", "x.parquet")
-    assert store.files[LOCK][0] == b"another"
+        files.check_owned()
 
 
 def test_a_rename_whose_answer_was_lost_was_done_all_the_same(store: Store) -> None:

@@ -26,9 +26,11 @@ def summary(**given: Any) -> dict[str, Any]:
 
 def test_the_first_line_answers_the_question() -> None:
     assert audit_table(summary(confirmed=1234)).splitlines()[0] == (
-        "lost 0, unknown 0, doubled 0 of 1,234 confirmed messages"
+        "lost 0, unknown 0, duplicated 0 of 1,234 confirmed messages"
     )
-    assert audit_table(summary(confirmed=1, lost=1)).startswith("lost 1, unknown 0, doubled 0 of 1 confirmed message\n")
+    assert audit_table(summary(confirmed=1, lost=1)).startswith(
+        "lost 1, unknown 0, duplicated 0 of 1 confirmed message\n"
+    )
 
 
 def test_ids_are_named_and_the_rest_counted() -> None:
@@ -76,7 +78,7 @@ OUTAGE = {
 }  # fmt: skip
 
 
-def test_availability_says_refused_first() -> None:
+def test_availability_says_failed_first() -> None:
     entity = {
         "calls": 10, "refused": 1, "availability": 90.0, "outages": [OUTAGE], "outage_s": 75.0,
         "time_to_fail_over_s": 2.0, "time_to_return_s": None, "primary_availability": 99.9999,
@@ -86,7 +88,7 @@ def test_availability_says_refused_first() -> None:
         "outages": [OUTAGE, {**OUTAGE, "open": True, "end": None}], "notes": ["so"],
     }  # fmt: skip
     text = availability_table(whole)
-    assert text.splitlines()[0] == "refused 1 of 10 sends, availability 90.000 %, 2 outages"
+    assert text.splitlines()[0] == "failed 1 of 10 sends, availability 90.000 %, 2 outages"
     assert "1 min 15 s" in text and "99.999 %" in text and "still out" in text and text.endswith("note: so")
     assert max(map(len, text.splitlines())) <= WIDTH
 

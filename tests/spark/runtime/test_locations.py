@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,13 @@ def test_other_urls_stay_as_they_are(given: str) -> None:
     assert local_path(given) is None
     assert located(given + "/") == given
     assert below(given, "audit") == f"{given}/audit"
+
+
+@pytest.mark.parametrize("given", [None, "", " ", 5])
+def test_what_names_no_place_is_refused(given: Any) -> None:
+    for reads in (local_path, located):
+        with pytest.raises(BadLocation, match=f"named by a path or a URL, and not by {given!r}"):
+            reads(given)
 
 
 def test_a_file_url_of_another_machine_is_refused() -> None:

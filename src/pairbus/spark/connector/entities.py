@@ -26,7 +26,7 @@ def listed(text: str) -> list[str]:
     patterns = [part.strip().strip("/") for part in text.split(",")]
     if not all(patterns):
         raise InvalidOption(f"entity {text!r} has an empty place in its list")
-    return list(dict.fromkeys(patterns))
+    return _once(patterns)
 
 
 def is_glob(pattern: str) -> bool:
@@ -39,18 +39,26 @@ def resolved(patterns: Iterable[str], queues: Iterable[str], subscriptions: Iter
     Raises InvalidOption for a glob that finds nothing.
     """
     queues, subscriptions = sorted(queues), sorted(subscriptions)
-    found: dict[str, None] = {}
+    found: list[str] = []
     for pattern in patterns:
         if not is_glob(pattern):
-            found[pattern] = None
+            found.append(pattern)
             continue
         paths = _matching(pattern, queues, subscriptions)
         if not paths:
             raise InvalidOption(
                 f"no queue or subscription fits entity {pattern!r}; there are {_some(queues, subscriptions)}"
             )
-        found.update(dict.fromkeys(paths))
-    return list(found)
+        found += paths
+    return _once(found)
+
+
+def _once(names: Iterable[str]) -> list[str]:
+    """Return each of the names once, as it is first spelled: they have no letter case."""
+    found: dict[str, str] = {}
+    for name in names:
+        found.setdefault(name.lower(), name)
+    return list(found.values())
 
 
 def without_dead_letters(path: str) -> tuple[str, bool]:

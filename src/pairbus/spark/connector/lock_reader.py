@@ -106,6 +106,11 @@ class LockStream(DataSourceStreamReader):
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         last = start or self._last
+        if "epoch" not in last:
+            raise InvalidOption(
+                "the checkpoint is that of a stream with mode=peek or delete, which keeps sequence numbers, and this "
+                "one has mode=lock; give each stream a checkpointLocation of its own"
+            )
         if self._mailbox is not None and self._mailbox.is_raised(STOP):
             self._let_go()
             return last

@@ -169,14 +169,18 @@ def parse(options: Mapping[str, str], environ: Mapping[str, str]) -> ConnectorOp
             "onRefused deadLetter is for rows of a lock stream, and needs settleConnectionString or one of its kind; "
             "rows of other kinds are collected by refusedPath"
         )
+    first = _above_0(given, "fromSequenceNumber", int, _WHOLE, 1)
+    last = _above_0(given, "toSequenceNumber", int, _WHOLE, SEQUENCE_MAX)
+    if first > last:
+        raise InvalidOption(f"fromSequenceNumber {first} is above toSequenceNumber {last}: there is nothing between")
     return ConnectorOptions(
         address=_address(given, environ),
         entity=_text(given, "entity"),
         mode=_one_of(given, "mode", MODES, "peek"),
         messages_per_trigger_max=_above_0(given, "maxMessagesPerTrigger", int, _WHOLE, MESSAGES_PER_TRIGGER),
         rate_max=_above_0(given, "maxRate", float, "a number of messages a second above 0", None),
-        first_sequence=_above_0(given, "fromSequenceNumber", int, _WHOLE, 1),
-        last_sequence=_above_0(given, "toSequenceNumber", int, _WHOLE, SEQUENCE_MAX),
+        first_sequence=first,
+        last_sequence=last,
         starting=_position(given, "startingPosition", EARLIEST, "fromSequenceNumber"),
         ending=_position(given, "endingPosition", LATEST, "toSequenceNumber"),
         fails_on_data_loss=_flag(given, "failOnDataLoss"),

@@ -385,11 +385,10 @@ def check_writable(columns: StructType, entity: str | None) -> None:
         names.append(name)
         if name in WRITABLE and not _fits(name, field.dataType):
             right = _TEXT[0] if name == DESTINATION else COLUMNS[name][0]
-            more = (
-                f" (or JSON as string, or a map to one of {', '.join(kind.typeName() for kind in _PROPERTY_TYPES[1:])})"
-                if isinstance(right, MapType)
-                else ""
-            )
+            more = " or string" if name == "body" else ""
+            if isinstance(right, MapType):
+                others = ", ".join(kind.typeName() for kind in _PROPERTY_TYPES[1:])
+                more = f" (or JSON as string, or a map to one of {others})"
             raise InvalidOption(
                 f"column {field.name!r} is {field.dataType.simpleString()}, but must be {right.simpleString()}{more}"
             )

@@ -47,6 +47,7 @@ class ServiceBusDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         parsed = self._parsed
+        self._check_schema(schema)
         kind = FilteringReader if parsed.push_filters else ServiceBusReader
         check_batch(parsed)
         wanted = Wanted(parsed.first_sequence, parsed.last_sequence)
@@ -61,7 +62,16 @@ class ServiceBusDataSource(DataSource):
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        self._check_schema(schema)
         return stream_reader(self._parsed, self._entities("source"))
+
+    def _check_schema(self, schema: StructType) -> None:
+        """Raise InvalidOption for a schema that the application gave; with it, a batch would fail when it was read."""
+        if schema.simpleString() != self.schema().simpleString():
+            raise InvalidOption(
+                "the servicebus source has a schema of its own, and none can be given; leave .schema(…) out, pick "
+                "columns by the option columns, and read the body with cast or from_json"
+            )
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:

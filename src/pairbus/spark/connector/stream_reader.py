@@ -98,6 +98,7 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # the last one, since messages were removed, would be a batch of nothing.
             self._reached = self._admit(self._reached or self.initialOffset(), None)[0]
             return self._reached
+        self._check(start)
         rows_max = getattr(limit, "max_rows", None)
         now = time.monotonic()
         if (wait_s := self._rate.wait_s(now)) > 0:
@@ -126,7 +127,7 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except WireError:
                 return None  # a report is no reason for a query to fail
             self._looked_at = now
-        read = read_offset(self._reached)
+        read = self._places(self._reached)
         unread = {
             lane: Range(max(each.first, read.get(lane, 0)), each.last)
             for lane, each in self._unread.items()
@@ -136,10 +137,11 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**latest, LAG: lag(unread, self._ages)}
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        self._check(end)
         # Another origin: Spark runs its first batch again, and has asked once more where the stream begins.
-        begun = read_offset(start if start.get(ORIGIN) == end.get(ORIGIN) else end.get(ORIGIN, {}))
+        begun = self._places(start if start.get(ORIGIN) == end.get(ORIGIN) else end.get(ORIGIN, {}))
         ranges: dict[str, list[Range]] = {}
-        for (entity, partition), stop in read_offset(end).items():
+        for (entity, partition), stop in self._places(end).items():
             earliest = self._first_of(partition)
             first = begun.get((entity, partition), earliest)
             if first >= stop:
@@ -185,7 +187,7 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the batch that starts there, and about how many messages it has."""
         # An entity that was found later begins with its first message, as one that was found by a glob always did.
         later = {(entity, self._first_lane): self._options.first_sequence for entity in self._names()}
-        begun = read_offset(start)
+        begun = self._places(start)
         known = {entity for entity, _ in begun}
         begun |= {lane: number for lane, number in later.items() if lane[0] not in known}
         asked: dict[tuple[str, int], int | None] = {}
@@ -210,7 +212,7 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _look(self) -> None:
         """Find what was not read yet, and how old it is."""
-        self._unread = self._ranges(read_offset(self._reached))
+        self._unread = self._ranges(self._places(self._reached))
         client = connections.client(self._address)
         now = dt.datetime.now(dt.UTC)
         heads = {lane: active_from(client, lane[0], each.first) for lane, each in self._unread.items()}
@@ -234,6 +236,26 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _first_of(self, partition: int) -> int:
         return max(self._options.first_sequence, number_of(partition, 1))
 
+    def _places(self, offset: Offset) -> Places:
+        """Return the places of an offset, with entities spelled as they are now: their names have no letter case."""
+        spelled = {name.lower(): name for name in self._known()}
+        return {
+            (spelled.get(entity.lower(), entity), partition): number
+            for (entity, partition), number in read_offset(offset).items()
+        }
+
+    def _check(self, offset: Offset) -> None:
+        """Raise InvalidOption where the checkpoint is another stream's. What a glob found before may be gone."""
+        entities = {entity for entity, _ in self._places(offset)}
+        if entities and entities.isdisjoint(self._known()) and not self._discovery.may_change:
+            raise InvalidOption(
+                f"the checkpoint is that of a stream of {', '.join(sorted(entities))}, and this one reads "
+                f"{', '.join(self._known())}; give each stream a checkpointLocation of its own"
+            )
+
+    def _known(self) -> list[str]:
+        return self._discovery.names(fresh=False)
+
     def _names(self) -> list[str]:
         # what is made during an AvailableNow run is not its goal
         return self._discovery.names(fresh=self._until is None)
@@ -256,9 +278,11 @@ class DeleteStream(PeekStream):
         return super().latestOffset(start, limit)
 
     def commit(self, end: Offset) -> None:
-        begun = read_offset(end.get(ORIGIN, {}))
+        begun = self._places(end.get(ORIGIN, {}))
         done: dict[str, list[Range]] = {}
-        for (entity, partition), stop in read_offset(end).items():
+        for (entity, partition), stop in self._places(end).items():
+            if entity not in self._known():  # a checkpoint may hold more: what this stream is not to touch
+                continue
             first = begun.get((entity, partition), self._first_of(partition))
             found = self._first_from(entity, first) if first < stop else None
             if found is not None and found < stop:

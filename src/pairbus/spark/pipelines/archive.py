@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from pairbus.billing import MOVE
+from pairbus.errors import first_line
 from pairbus.spark.connector.entities import subscription_of, without_dead_letters
 from pairbus.spark.connector.options import Address
 from pairbus.spark.runtime.locations import escaped, local_path, located
@@ -42,7 +43,6 @@ from .preflight import (
     check_source,
     choose,
     filtered,
-    first_line,
     is_empty,
     peeked_rows,
     still_there,

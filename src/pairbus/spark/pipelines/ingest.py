@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from pairbus.billing import MOVE
+from pairbus.errors import first_line
 from pairbus.spark.connector import listing
 from pairbus.spark.connector.batch_limits import shares
 from pairbus.spark.connector.held_sessions import WORKER_S
@@ -39,7 +40,7 @@ from pairbus.wire.errors import TimedOut, Unreachable, WireError
 from .archive import address_of
 from .lock_batches import LockBatch
 from .message_table import DATE, STAGING, CommitPlan, FileIndex, Identity, StagedRow, plan_commit, staged_files
-from .preflight import EVERYTHING, TransferFailed, first_line, has_sessions, is_empty, still_there
+from .preflight import EVERYTHING, TransferFailed, has_sessions, is_empty, still_there
 from .settling import settle
 from .table_files import TableFiles, check_table, folder_of, leased, owned
 from .transfer import Transfer, rate_of, seconds_of
@@ -96,8 +97,10 @@ class Ingester(Transfer):
             raise InvalidOption(
                 f"min_partitions is at most {PARTITIONS_MAX}, not {min_partitions}: each is a task with a receiver"
             )
+        if write is not None and not callable(write):
+            raise InvalidOption(f"write is a function that gets each batch as a DataFrame, and not {write!r}")
         self._address = replace(address, cause=MOVE)
-        self._entity = entity.strip("/")
+        self._entity = (entity or "").strip("/")
         self._shown, self._table = str(table), located(table)
         self._drain, self._write = drain, write
         self._rate = RateLimit(rate_of(max_rate))

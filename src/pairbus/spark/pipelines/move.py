@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from pairbus.billing import MOVE
+from pairbus.errors import first_line
 from pairbus.ledger import LedgerWriter
 from pairbus.spark.connector import listing
 from pairbus.spark.connector.entities import without_dead_letters
@@ -46,7 +47,6 @@ from .preflight import (
     check_filter,
     check_source,
     choose,
-    first_line,
     still_there,
 )
 from .transfer import Transfer, rate_of, seconds_of

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.message import read_message_annotations, split
-from pairbus.errors import PairbusError
+from pairbus.errors import PairbusError, first_line
 from pairbus.spark.connector.batch_reader import PEEK_COUNT, first_from
 from pairbus.spark.connector.entities import is_glob, subscription_of, without_dead_letters
 from pairbus.spark.connector.lock_reader import is_about_sessions
@@ -107,12 +107,26 @@ def filtered(rows: DataFrame, where: str) -> DataFrame:
 
     try:
         with _quiet(), _lenient(rows.sparkSession):
-            return rows.where(where)
+            found, is_ever_true = rows.where(where), _is_ever_true(rows, where)
     except PySparkException as error:
         columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in SCHEMA)
         raise InvalidOption(
             f"the filter {where!r} is not understood: {first_line(error)}; the columns are {columns}"
         ) from None
+    if not is_ever_true:
+        raise InvalidOption(
+            f"the filter {where!r} is true for no message, whatever it holds: perhaps it names a time or a number that "
+            "is none; a time is written as '2026-01-31 08:00:00', and what is missing is found by IS NULL"
+        )
+    return found
+
+
+def _is_ever_true(rows: DataFrame, where: str) -> bool:
+    """Return False where Spark knows, whatever the rows are, that none is chosen. Asks nothing of their source."""
+    spark = rows.sparkSession
+    unknown = spark.createDataFrame(spark.sparkContext.emptyRDD(), rows.schema).where(where)
+    rows_max = unknown._jdf.queryExecution().optimizedPlan().maxRows()
+    return not (rows_max.isDefined() and rows_max.get() == 0)
 
 
 def check_filter(where: str | None, *more: str) -> None:
@@ -278,13 +292,3 @@ def _annotations(payload: bytes) -> dict[Any, Any]:
         return read_message_annotations(payload, split(payload))
     except AmqpError:
         return {}
-
-
-def first_line(error: object) -> str:
-    """Return the first line of what Spark says, or the line of a worker's traceback, or of Java's, that says why."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if lines and lines[0].startswith("An error occurred while calling"):  # py4j's own words
-        causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-        lines = [*causes[-1:], *(line.removeprefix(": ") for line in lines[1:])]
-    named = [line for line in lines if line.startswith("pairbus.")]
-    return ([*named[-1:], *lines, "no reason given"])[0].split(" SQLSTATE")[0].rstrip(".;")[:400]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TOKENS_AT_ONCE: Final = 200
 SETTLE_S: Final = 30.0
 #: The columns that are needed. The sequence number tells, where a request fails, what it has settled all the same.
-COLUMNS: Final = ("entity", "lock_token", "sequence_number")
+COLUMNS: Final = {"entity": "string", "lock_token": "string", "sequence_number": "bigint"}
 COMPLETED: Final = "completed"
 ABANDONED: Final = "abandoned"
 DEAD_LETTERED: Final = "suspended"
@@ -96,6 +96,9 @@ def _settle_rows(rows: DataFrame, disposition: str, options: Mapping[str, Any], 
             f"{', '.join(more)} can't be given here, where only the namespace is named and the rows say what to "
             f"settle; right are {', '.join(_NAMESPACE)}"
         )
+    for name, value in words.items():
+        if not isinstance(value, str | None):
+            raise InvalidOption(f"{name} is text, and not {value!r}")
     check_settleable(rows)
     # not mapInArrow, which needs pandas
     tasks = rows.select(*COLUMNS).rdd.mapPartitions(partial(_settle_task, parsed.address, disposition, words))
@@ -117,10 +120,15 @@ def _settle_task(
     worker would end, and with it the locks of sessions that it may hold."""
     by_entity: dict[str, dict[UUID, int]] = {}
     for entity, token, number in rows:
-        if entity is None or token is None:
-            raise InvalidOption("a row has no entity or no lock_token: it is not of a stream with mode=lock")
+        try:
+            key = UUID(token)
+        except (TypeError, ValueError):
+            key = None
+        if entity is None or key is None:
+            yield f"a row has the entity {entity!r} and the lock_token {token!r}: it is not of a stream with mode=lock"
+            return
         locked = by_entity.setdefault(entity, {})
-        locked[UUID(token)] = number or 0
+        locked[key] = number or 0
         if len(locked) == TOKENS_AT_ONCE:
             yield _settled(address, entity, by_entity.pop(entity), disposition, words)
     for entity, locked in by_entity.items():
@@ -196,13 +204,18 @@ def _is_lost(address: Address, entity: str, number: int, disposition: str) -> bo
 
 def check_settleable(rows: DataFrame) -> None:
     """Raise InvalidOption where a column is missing, or where the rows would be locked anew when they are settled."""
-    names = {name.lower() for name in rows.columns}
-    missing = [name for name in COLUMNS if name not in names]
+    if not hasattr(rows, "isStreaming"):
+        raise InvalidOption(f"rows to be settled are a DataFrame, a batch of a lock stream, and not {rows!r}")
+    kinds = {field.name.lower(): field.dataType.simpleString() for field in rows.schema}
+    missing = [name for name in COLUMNS if name not in kinds]
     if missing:
         raise InvalidOption(
             f"rows to be settled need the column{'s' if len(missing) > 1 else ''} {', '.join(missing)} of the lock "
             f"stream; these have {', '.join(rows.columns)}"
         )
+    for name, kind in COLUMNS.items():
+        if kinds[name] != kind:
+            raise InvalidOption(f"the column {name} is {kinds[name]}, and in the lock stream it is {kind}; leave it so")
     if rows.isStreaming:
         raise InvalidOption("a stream can't be settled as such; settle its batches, in a function for foreachBatch")
     if _is_evaluated_anew(rows):

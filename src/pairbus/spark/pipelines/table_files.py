@@ -32,8 +32,6 @@ FREE_BYTES_MIN: Final = 64 * 1024 * 1024
 #: Elsewhere a lock is a file that is written again and again; one so old belongs to nobody.
 LEASE_S: Final = 120.0
 RENEW_S: Final = 20.0
-#: How long whoever takes over an abandoned lock waits for others who do the same: the last to write has it.
-TAKE_S: Final = 3.0
 #: The logs of Delta and Hudi tables, and of a stream of Spark's into files.
 LOGS: Final = ("_delta_log", "_spark_metadata", ".hoodie")
 
@@ -182,7 +180,10 @@ class HadoopFiles:
         return self._names_in(self._path(""))
 
     def _names_in(self, folder: Any) -> list[str]:
-        return [each.getPath().getName() for each in self._fs.listStatus(folder)] if self._fs.exists(folder) else []
+        return [each.getPath().getName() for each in self._statuses(folder)]
+
+    def _statuses(self, folder: Any) -> list[Any]:
+        return list(self._fs.listStatus(folder)) if self._fs.exists(folder) else []
 
     def commit(self, staged: str, date: str, name: str) -> None:
         self.check_owned()
@@ -195,59 +196,48 @@ class HadoopFiles:
             raise OSError(f"{staged} could not be renamed")
 
     def clear(self, below: str = "") -> None:
-        self._fs.delete(self._path(f"{STAGING}/{below}" if below else STAGING), True)
+        if below or self._is_owned():  # else it is the next owner's
+            self._fs.delete(self._path(f"{STAGING}/{below}" if below else STAGING), True)
+
+    def _is_owned(self) -> bool:
+        return self.lease is None or self.lease.holds()
 
     def check_owned(self) -> None:
-        if self.lease is not None and not self.lease.holds():
+        if not self._is_owned():
             raise TransferFailed(
                 f"the lock of {self._root} was not renewed in time, and another may have it; run again"
             )
 
-    # -- the file of the lock
+    # -- the files of the lock
 
-    def read_lock(self) -> str | None:
-        """Return what the lock's file says."""
-        path = self._path(LOCK_FILE)
-        if not self._fs.exists(path):
-            return None
-        stream = self._fs.open(path)
+    def locks(self) -> dict[str, float]:
+        """Return the lock's files, and when each was written, in seconds of the file system's own clock."""
+        found = ((each.getPath().getName(), each) for each in self._statuses(self._path("")))
+        return {name: each.getModificationTime() / 1000 for name, each in found if name.startswith(LOCK_FILE)}
+
+    def write_lock(self, name: str) -> None:
+        stream = self._fs.create(self._path(name), True)
         try:
-            return bytes(stream.readNBytes(1000)).decode(errors="replace")
+            stream.write(bytearray(name.encode()))
         finally:
             stream.close()
 
-    def lock_age(self, asker: str) -> float:
-        """Return how many seconds ago the lock's file was written. Both times are the file system's, which a file of
-        the asker's tells: this machine's clock may be wrong."""
-        probe = f"{LOCK_FILE}.{asker}"
-        self._write(probe, asker, overwrite=True)
-        try:
-            return (self._written_ms(probe) - self._written_ms(LOCK_FILE)) / 1000
-        finally:
-            self._fs.delete(self._path(probe), False)
-
-    def _written_ms(self, name: str) -> float:
-        return float(self._fs.getFileStatus(self._path(name)).getModificationTime())
-
-    def write_lock(self, text: str, *, overwrite: bool) -> None:
-        self._write(LOCK_FILE, text, overwrite=overwrite)
-
-    def _write(self, name: str, text: str, *, overwrite: bool) -> None:
-        stream = self._fs.create(self._path(name), overwrite)
-        try:
-            stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
-
-    def drop_lock(self) -> None:
-        self._fs.delete(self._path(LOCK_FILE), False)
+    def drop_lock(self, name: str) -> None:
+        self._fs.delete(self._path(name), False)
 
 
 class Lease:
-    """A lock for file systems that know none: a file with the owner's name, written again every RENEW_S."""
+    """A lock for file systems that know none: each who wants it writes a file of its own, and has it if there is none
+    of another that is younger than LEASE_S; the owner writes it again every RENEW_S.
+
+    Of two who write theirs before they look, one at least sees the other's, so that two never have it: at worst both
+    are refused. An owner that stalls ceases to commit long before others take it for dead, except for a rename that it
+    has begun. The next owner first clears what is staged, and looks into the table after that: there is nothing to
+    rename then, or the file is there to be found. (A rename that is a copy, as in an object store, may end later.)
+    """
 
     def __init__(self) -> None:
-        self.owner = secrets.token_hex(8)
+        self.name = f"{LOCK_FILE}.{secrets.token_hex(8)}"
         self._renewed_at = time.monotonic()
         self._ended = threading.Event()
 
@@ -255,17 +245,27 @@ class Lease:
         """Return whether nobody can have taken it: it was renewed a while before others take it for abandoned."""
         return time.monotonic() - self._renewed_at < LEASE_S / 2
 
+    def take(self, files: HadoopFiles, given: str | Path) -> None:
+        """Raises TransferFailed where another has it."""
+        files.write_lock(self.name)
+        found = files.locks()
+        written = found.pop(self.name, None)
+        if written is None or any(written - each < LEASE_S for each in found.values()):
+            raise TransferFailed(f"{_taken(given)} (a killed one's lock ends {LEASE_S:.0f} s after its last renewal)")
+        for abandoned in found:
+            files.drop_lock(abandoned)
+
     def renew_on(self, files: HadoopFiles) -> None:
-        """Renew it until `end`, as long as it is ours."""
+        """Renew it until `end`. What comes too late does not count: another may have it by then."""
         from py4j.protocol import Py4JError
 
         while not self._ended.wait(RENEW_S):
             with contextlib.suppress(Py4JError):  # tried again; `holds` tells when that was too long
                 begun = time.monotonic()
-                if files.read_lock() != self.owner:
+                files.write_lock(self.name)
+                if not self.holds():
                     self._renewed_at = -math.inf
                     return
-                files.write_lock(self.owner, overwrite=True)
                 self._renewed_at = begun
 
     def end(self) -> None:
@@ -278,27 +278,23 @@ def leased(spark: SparkSession, given: str | Path) -> Iterator[HadoopFiles]:
     from py4j.protocol import Py4JError
 
     lease = Lease()
-    try:
-        files = HadoopFiles(spark, located(given), lease)
-        before = files.read_lock()
-        if before is not None and files.lock_age(lease.owner) < LEASE_S:
-            raise TransferFailed(f"{_taken(given)} (a killed one's lock ends {LEASE_S:.0f} s after its last renewal)")
-        _check_foreign(files.root_names(), given)
-        files.write_lock(lease.owner, overwrite=before is not None)
-        if before is not None:
-            time.sleep(TAKE_S)
-        after = files.read_lock()
-    except Py4JError as error:
-        raise TransferFailed(f"the table {given} can't be written to: {str(error).splitlines()[0]}") from None
-    if after != lease.owner:
-        raise TransferFailed(_taken(given))
-    thread = threading.Thread(target=lease.renew_on, args=(files,), name="pairbus-table-lease", daemon=True)
-    thread.start()
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            files = HadoopFiles(spark, located(given), lease)
+            _check_foreign(files.root_names(), given)
+            stack.callback(_drop, files, lease)
+            lease.take(files, given)
+        except Py4JError as error:
+            raise TransferFailed(f"the table {given} can't be written to: {str(error).splitlines()[0]}") from None
+        thread = threading.Thread(target=lease.renew_on, args=(files,), name="pairbus-table-lease", daemon=True)
+        thread.start()
+        stack.callback(thread.join, RENEW_S)
+        stack.callback(lease.end)
         yield files
-    finally:
-        lease.end()
-        thread.join(RENEW_S)
-        with contextlib.suppress(Py4JError):
-            if files.read_lock() == lease.owner:
-                files.drop_lock()
+
+
+def _drop(files: HadoopFiles, lease: Lease) -> None:
+    from py4j.protocol import Py4JError
+
+    with contextlib.suppress(Py4JError):
+        files.drop_lock(lease.name)

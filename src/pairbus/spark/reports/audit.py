@@ -65,7 +65,7 @@ class Audit:
         self._cached = cached
 
     def __repr__(self) -> str:
-        said = "lost {lost}, unknown {unknown}, doubled {doubled}".format(**counts_of(self.summary))
+        said = "lost {lost}, unknown {unknown}, duplicated {doubled}".format(**counts_of(self.summary))
         return f"<Audit {self.summary['confirmed']} confirmed: {said}>"
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pairbus.cost.columns import aligned
 
-from .results import AuditSummary, AvailabilitySummary, CostSummary, Period, counts_of
+from .results import AuditSummary, AvailabilitySummary, CostSummary, Period, counts_of, in_words
 
 WIDTH: Final = 100
 #: The columns of the audit's table: what they are called, and what they show.
@@ -22,16 +22,9 @@ _AUDIT: Final = (
     ("THERE", "still_there"),
     ("LOST", "lost"),
     ("UNKNOWN", "unknown"),
-    ("DOUBLED", "doubled"),
+    ("DUPLICATED", "doubled"),
 )
-_ALSO: Final = {
-    "late": "late",
-    "out_of_order": "out of order",
-    "redelivered": "redelivered",
-    "dead_lettered": "dead-lettered",
-    "expired": "expired",
-    "no_id": "without id",
-}
+_ALSO: Final = ("late", "out_of_order", "redelivered", "dead_lettered", "expired", "no_id")
 #: How many ids of a finding the table shows; the JSON has more.
 _IDS_SHOWN: Final = 10
 _COST_NAMES: Final = ("namespace", "entity", "cause", "operation", "term")
@@ -41,7 +34,7 @@ _NAMED: Final = ("lost", "unknown", "doubled")
 def audit_table(summary: AuditSummary) -> str:
     confirmed, in_all = summary["confirmed"], counts_of(summary)
     lines = [
-        f"lost {summary['lost']:,}, unknown {summary['unknown']:,}, doubled {summary['doubled']:,}"
+        f"lost {summary['lost']:,}, unknown {summary['unknown']:,}, duplicated {summary['doubled']:,}"
         f" of {confirmed:,} confirmed {'message' if confirmed == 1 else 'messages'}"
     ]
     if summary["start"] is not None:
@@ -53,7 +46,7 @@ def audit_table(summary: AuditSummary) -> str:
         if len(entities) > 1:
             rows.append(["in all", *(f"{in_all[key]:,}" for _, key in _AUDIT)])
         lines += ["", *aligned(rows)]
-        also = ", ".join(f"{words} {in_all[key]:,}" for key, words in _ALSO.items() if in_all[key])
+        also = ", ".join(f"{in_words(key)} {in_all[key]:,}" for key in _ALSO if in_all[key])
         late = f" (late: more than {summary['late_s']:g} s)" if summary["late"] else ""
         lines += ["", *textwrap.wrap(f"also: {also}{late}", WIDTH, subsequent_indent="      ")] if also else []
     for finding in _NAMED:
@@ -72,20 +65,20 @@ def _ids(finding: str, summary: AuditSummary) -> list[str]:
         for each in found[:_IDS_SHOWN]
     ]
     more = counts_of(summary)[finding] - len(rows)
-    return ["", f"{finding}:", *aligned(rows, left=range(4))] + ([f"  and {more:,} more"] if more > 0 else [])
+    return ["", f"{in_words(finding)}:", *aligned(rows, left=range(4))] + ([f"  and {more:,} more"] if more > 0 else [])
 
 
 def availability_table(summary: AvailabilitySummary) -> str:
     share = summary["availability"]
     lines = [
-        f"refused {summary['refused']:,} of {summary['calls']:,} sends"
+        f"failed {summary['refused']:,} of {summary['calls']:,} sends"
         + ("" if share is None else f", availability {percent(share)}")
         + f", {len(summary['outages']):,} {'outage' if len(summary['outages']) == 1 else 'outages'}"
     ]
     if summary["start"] is not None:
         lines.append(f"{_moment(summary['start'])} to {_moment(summary['end'])}")
     if summary["entities"]:
-        rows = [["", "SENDS", "REFUSED", "AVAILABLE", "OUTAGES", "OUT", "FAIL OVER", "RETURN", "PRIMARY UP"]]
+        rows = [["", "SENDS", "FAILED", "AVAILABLE", "OUTAGES", "OUT", "FAIL OVER", "RETURN", "PRIMARY UP"]]
         rows += [
             [
                 name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Final, TypedDict
 
 from .audit_rules import COUNTS
 
@@ -30,6 +30,15 @@ class AuditCounts(TypedDict):
 def counts_of(found: AuditCounts) -> dict[str, int]:
     """Return the counts alone, by name, in the order of the report."""
     return {name: found[name] for name in COUNTS}
+
+
+#: The words for people, where the key in the JSON has others.
+_WORDS: Final = {"doubled": "duplicated", "dead_lettered": "dead-lettered", "no_id": "without id"}
+
+
+def in_words(count: str) -> str:
+    """Return what a count of the audit is called where people read it."""
+    return _WORDS.get(count, count.replace("_", " "))
 
 
 class Finding(TypedDict):

@@ -27,6 +27,8 @@ class BadLocation(PairbusError):
 
 def local_path(given: str | Path) -> Path | None:
     """Return the path on this machine, or None for a URL of another file system. Raises BadLocation."""
+    if not isinstance(given, str | Path) or not str(given).strip():  # what is None would become a folder "None"
+        raise BadLocation(f"a folder or file is named by a path or a URL, and not by {given!r}")
     text = str(given)
     found = None if isinstance(given, Path) else _URL.match(text)
     if found is None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.message import read_message_annotations, split
 from pairbus.billing import SYPHON
-from pairbus.errors import PairbusError
+from pairbus.errors import PairbusError, first_line
 from pairbus.ledger import LedgerWriter
 from pairbus.spark.connector.lock_reader import HALTS, MOVES, POLLS, QUEUES
 from pairbus.spark.connector.options import Address, as_options
@@ -208,7 +208,7 @@ class SparkSyphon:
                     # It may have been raised for the one that died, before that was known.
                     self._mailbox.lower_flag(STOP)
                     self._source_stopped = False
-                    _log.warning("Spark's driver died (%s); started again in %.0f s", _first_line(error), delay)
+                    _log.warning("Spark's driver died (%s); started again in %.0f s", first_line(error), delay)
                     self._stop.wait(delay)
                     delay, broke_at = min(RESTART_S_MAX, delay * 2), time.monotonic()
             return []
@@ -318,10 +318,10 @@ class SparkSyphon:
                         with self._lock:
                             self._heard_of_lost_tasks(1)
                     if self._config.drain and self._breaks >= DRAIN_STRIKES:
-                        raise PairbusError(f"the query failed {self._breaks} times in a row: {_first_line(error)}")
+                        raise PairbusError(f"the query failed {self._breaks} times in a row: {first_line(error)}")
                     if time.monotonic() - broke_at > RESTART_S_MAX:
                         delay = RESTART_S_FIRST
-                    _log.warning("the query ended (%s); started again in %.0f s", _first_line(error), delay)
+                    _log.warning("the query ended (%s); started again in %.0f s", first_line(error), delay)
                     if self._stop.wait(delay):
                         break
                     delay, broke_at = min(RESTART_S_MAX, delay * 2), time.monotonic()
@@ -621,7 +621,3 @@ async def _number_from(client: WireClient, path: str, number: int) -> int | None
         found = read_message_annotations(payload, split(payload)).get("x-opt-sequence-number")
         return found if isinstance(found, int) else None
     return None
-
-
-def _first_line(error: object) -> str:
-    return (str(error).splitlines() or ["no error"])[0][:300]

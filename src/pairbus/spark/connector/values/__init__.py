@@ -1,2 +1,4 @@
-"""What a column holds that a message says otherwise: application properties as JSON, ids made from a row, and many
-messages in one row. Pure."""
+"""Converts between columns and messages where the two differ. Pure.
+
+Application properties as JSON, message ids made from a row, and many messages packed into one row.
+"""
