@@ -86,14 +86,14 @@ def receive(connection_string: str) -> list[tuple[str, bytes]]:
 def verdict(confirmed: dict[str, bytes], received: list[tuple[str, bytes]], left: int) -> tuple[bool, str]:
     counts = Counter(message_id for message_id, _ in received)
     lost = sorted(confirmed.keys() - counts.keys())
-    doubled = sorted(message_id for message_id, count in counts.items() if count > 1)
+    duplicated = sorted(message_id for message_id, count in counts.items() if count > 1)
     changed = sorted({message_id for message_id, content in received if confirmed.get(message_id) != content})
     text = (
-        f"{len(confirmed)} confirmed, {len(received)} received, {len(lost)} lost, {len(doubled)} doubled, "
+        f"{len(confirmed)} confirmed, {len(received)} received, {len(lost)} lost, {len(duplicated)} duplicated, "
         f"{len(changed)} changed, {left} left in the queue"
     )
-    names = ", ".join([*lost, *doubled, *changed][:5])
-    good = bool(confirmed) and not (lost or doubled or changed or left)
+    names = ", ".join([*lost, *duplicated, *changed][:5])
+    good = bool(confirmed) and not (lost or duplicated or changed or left)
     return good, text if good else f"{text} ({names})" if names else text
 
 

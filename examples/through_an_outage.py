@@ -82,8 +82,8 @@ def demonstrate(primary: str, secondary: str, ca_file: str, data: str) -> bool:
         say("a receiving application starts, and the syphon in it, which brings home what is in contoso2")
         received = receive(client)
     expected = {f"{number}: order {number}" for number in range(ORDERS)}
-    lost, doubled = len(expected - received.keys()), received.total() - len(received)
-    say(f"{received.total()} received, {lost} lost, {doubled} doubled")
+    lost, duplicated = len(expected - received.keys()), received.total() - len(received)
+    say(f"{received.total()} received, {lost} lost, {duplicated} duplicated")
     return received == Counter(expected)
 
 

@@ -96,8 +96,8 @@ async def demonstrate(primary: str, secondary: str, ca_file: str, data: str) -> 
     expected = {
         f"{task}-{order}: order {order} of task {task}" for task in range(TASKS) for order in range(ORDERS_EACH)
     }
-    lost, doubled = len(expected - received.keys()), received.total() - len(received)
-    say(f"{received.total()} received, {lost} lost, {doubled} doubled")
+    lost, duplicated = len(expected - received.keys()), received.total() - len(received)
+    say(f"{received.total()} received, {lost} lost, {duplicated} duplicated")
     return received == Counter(expected) and max(waits) < SEND_TIMEOUT_S + 0.5
 
 

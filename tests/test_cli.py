@@ -92,6 +92,16 @@ def every_command(command: click.Command = cli, path: str = "pairbus") -> Iterat
 COMMANDS = list(every_command())
 
 
+@pytest.mark.parametrize("arguments", [[], ["cost"], ["ledger"]])
+def test_a_list_of_commands_shows_whole_sentences(
+    run: Any, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, _, listed = run(*arguments, "--help").out.partition("\nCommands:\n")
+    assert listed.endswith(".\n")
+    assert "..." not in listed
+
+
 @pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[path for path, _ in COMMANDS])
 def test_every_help_has_examples_that_could_be_typed(path: str, command: click.Command) -> None:
     text = inspect.cleandoc(command.help or "")
@@ -242,6 +252,8 @@ class TestFault:
         (["brokr"], "No such command 'brokr'"),
         (["broker", "--data", "d"], "name a namespace with --namespace, or give a --config"),
         (["broker", "--namespace", "contoso"], "Missing option '--data'"),
+        (["broker", "--namespace"], "pairbus broker: Option '--namespace' requires an argument; see"),
+        (["cost", "estimate", "--rate"], "pairbus cost: Option '--rate' requires an argument; see"),
         (["broker", "--namespace", "not_a_name", "--data", "d"], "can't name a namespace"),
         (["broker", "--namespace", "contoso:99999", "--data", "d"], "is not a port: 0 (any free one) to 65535"),
         (["broker", "--namespace", "a", "--namespace", "a:7", "--data", "d"], "a is given more than once"),
@@ -267,6 +279,17 @@ def test_nothing_raw_of_the_system_reaches_the_user(run: Any, monkeypatch: pytes
     result = run("fault", "--data", ".", "contoso")
     assert (result.code, result.out) == (1, "")
     assert result.err == "pairbus: /data/keys.json: Permission denied; let this user have it, or name another\n"
+
+
+def test_java_s_traceback_is_one_line(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = type("Py4JJavaError", (Exception,), {"__module__": "py4j.protocol"})
+
+    def fail(*_: object, **__: object) -> None:
+        raise kind("An error occurred while calling o1.x.\n: java.lang.Error: no room\n\tat a(B.java)\n\tat c(D.java)")
+
+    monkeypatch.setattr("pairbus.broker.control.control_socket.request", fail)
+    result = run("fault", "--data", ".", "contoso")
+    assert result.err == "pairbus: Py4JJavaError: java.lang.Error: no room; run it with --debug to see where\n"
 
 
 class TestOutput:

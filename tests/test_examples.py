@@ -45,7 +45,7 @@ def test_the_first_story_ends_well() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "kill -9: the broker is dead" in done.stdout
     assert done.stdout.endswith(
-        "\nPASSED: 100 confirmed, 100 received, 0 lost, 0 doubled, 0 changed, 0 left in the queue\n"
+        "\nPASSED: 100 confirmed, 100 received, 0 lost, 0 duplicated, 0 changed, 0 left in the queue\n"
     )
 
 
@@ -55,9 +55,9 @@ CONFIRMED = {"a": b"1", "b": b"2"}
 @pytest.mark.parametrize(
     ("received", "left", "good", "says"),
     [
-        ([("a", b"1"), ("b", b"2")], 0, True, "0 lost, 0 doubled, 0 changed, 0 left"),
-        ([("b", b"2")], 0, False, "1 lost, 0 doubled, 0 changed, 0 left in the queue (a)"),
-        ([("a", b"1"), ("b", b"2"), ("a", b"1")], 0, False, "1 doubled"),
+        ([("a", b"1"), ("b", b"2")], 0, True, "0 lost, 0 duplicated, 0 changed, 0 left"),
+        ([("b", b"2")], 0, False, "1 lost, 0 duplicated, 0 changed, 0 left in the queue (a)"),
+        ([("a", b"1"), ("b", b"2"), ("a", b"1")], 0, False, "1 duplicated"),
         ([("a", b"1"), ("b", b"x")], 0, False, "1 changed"),
         ([("a", b"1"), ("b", b"2"), ("c", b"")], 0, False, "1 changed"),
         ([("a", b"1"), ("b", b"2")], 1, False, "1 left in the queue"),

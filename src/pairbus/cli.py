@@ -27,7 +27,7 @@ from pairbus.commands.ledger import ledger
 from pairbus.commands.move import archive, ingest, move, restore
 from pairbus.commands.reports import audit, availability
 from pairbus.commands.syphon import backlog, provision, syphon
-from pairbus.errors import PairbusError, file_problem
+from pairbus.errors import PairbusError, file_problem, first_line
 
 FAILED, USAGE, INTERRUPTED, UNREAD = 1, 2, 130, 141
 
@@ -44,7 +44,13 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         with _unread():
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except click.UsageError as error:
+                # click does not say of which command an option is that lacks its value
+                if error.ctx is None and ctx.invoked_subcommand is not None:
+                    error.ctx = click.Context(self.commands[ctx.invoked_subcommand], ctx, ctx.invoked_subcommand)
+                raise
 
 
 @contextmanager
@@ -71,7 +77,8 @@ _debug = click.option(
 def cli() -> None:
     """Paired namespaces for Azure Service Bus, and the embedded broker they are proved on.
 
-    Results go to stdout, progress to stderr. The exit code is 0 for success, 1 for a failure, 2 for a wrong call.
+    Results go to stdout, progress to stderr. The exit code is 0 for success, 1 for a failure, 2 for a wrong call;
+    where a command has others, its help says so.
 
     \b
     Examples:
@@ -101,9 +108,10 @@ for command in (
     send,
     syphon,
 ):
-    cli.add_command(_debug(command))
-    for inner in command.commands.values() if isinstance(command, click.Group) else ():
-        _debug(inner)
+    cli.add_command(command)
+    for each in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):
+        # The whole first sentence: click would cut it off at the end of a line.
+        _debug(each).short_help = (each.help or "").partition("\n\n")[0]
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -180,6 +188,7 @@ def _report(error: Exception) -> int:
             click.echo(f"pairbus: {file_problem(error)}", err=True)
             return FAILED
         case _:
-            text = " ".join(str(error).split()) or "no further word"
+            is_of_spark = type(error).__module__.partition(".")[0] in ("py4j", "pyspark")
+            text = first_line(error) if is_of_spark else " ".join(str(error).split()) or "no further word"
             click.echo(f"pairbus: {type(error).__name__}: {text}; run it with --debug to see where", err=True)
             return FAILED

@@ -30,8 +30,8 @@ def findings(*, lost: int = 0) -> Findings:
         remarks=["The primary refused connections for 20.2 s; 1,140 messages took the detour and came home."],
         tiles=[
             Tile("lost", str(lost), "lost", is_good=not lost),
-            Tile("doubled", "0", "doubled"),
-            Tile("raised", "0", "sends that raised to callers"),
+            Tile("doubled", "0", "messages duplicated"),
+            Tile("raised", "0", "sends that failed for callers"),
             Tile("fail-over", "2.1 s", "to fail over, at worst"),
             Tile("return", "1.4 s", "to return, at worst"),
             Tile("drain", "3.9 s", "to drain 1,140 messages on Spark"),

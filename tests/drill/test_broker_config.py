@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pairbus.broker.config.config_file import parse
@@ -10,11 +12,18 @@ from pairbus.drill.plan import DRILL_FAULTS, PRIMARY, SECONDARY, DrillPlan
 @pytest.mark.parametrize("entities", [1, 4, 10])
 def test_the_broker_understands_its_stage(entities: int) -> None:
     plan = DrillPlan(entity_count=entities)
-    (primary,) = parse(primary_config(plan), is_json=False)
-    assert primary.name == PRIMARY
-    text = primary_config(plan)
+    text = primary_config(plan, Path("/other/disk"))
+    (primary,) = parse(text, is_json=False)
+    assert (primary.name, primary.standby) == (PRIMARY, None)
     assert text.count("requires_duplicate_detection = true") == entities
     assert text.count(f"lock_duration = {LOCK_S}") == entities
+
+
+def test_p48_the_primary_has_a_standby_folder_where_the_drill_is_about_that() -> None:
+    plan = DrillPlan(fault="stall-with-standby")
+    (primary,) = parse(primary_config(plan, Path("/other/disk")), is_json=False)
+    assert primary.standby == "/other/disk"
+    assert plan.detour_s == 0, "nothing has to take the detour"
 
 
 def test_p9_the_backlog_queues_are_ready_made() -> None:

@@ -143,6 +143,12 @@ def test_the_deepest_backlog_is_named() -> None:
     assert "100 at most" in [each.text for each in all_of(CHARTS["depth"], "text")]
 
 
+@pytest.mark.parametrize(("share", "anchor"), [(0.5, "start"), (0.99, "end")])
+def test_the_word_of_a_moment_stays_in_the_chart(share: float, anchor: str) -> None:
+    svg = depth_chart(FRAME, TEXTS, [0, 1], 1.0, [TimeMark(share * FRAME.end_s, "syphon")])
+    assert re.search(rf'text-anchor="{anchor}" class="moment-word">syphon<', svg)
+
+
 def test_a_delay_has_a_gap_where_nothing_was_received() -> None:
     assert len(all_of(CHARTS["delay"], "polyline", "line-p50")) == 2
 

@@ -55,7 +55,7 @@ def test_the_backlog_is_what_was_diverted_less_what_was_moved(told: Timeline) ->
 def test_a_status_comes_now_and_then(told: Timeline) -> None:
     assert told.heard(sent(1000.0 + STATUS_S / 2, confirmed=1)) == []
     (line,) = told.heard(sent(1000.0 + STATUS_S, confirmed=2, diverted=1))
-    assert line.text == "sent 2 of 2,400 (1 to the backlog), raised 0, received 0, backlog 1"
+    assert line.text == "sent 2 of 2,400 (1 to the backlog), failed 0, received 0, backlog 1"
 
 
 def test_pings_are_told_together(told: Timeline) -> None:
@@ -87,10 +87,12 @@ def test_healthy_is_when_all_are(told: Timeline) -> None:
     assert told.is_healthy
 
 
-def test_what_raised_is_remembered_and_the_first_of_an_entity_told(told: Timeline) -> None:
+def test_what_failed_is_remembered_and_the_first_of_an_entity_told(told: Timeline) -> None:
     fact = {"t": 1001.0, "fact": "raised", "entity": "orders", "ids": ["orders-7"], "error": "ServiceBusError"}
     (line,) = told.heard(fact)
-    assert line.text == "orders: ServiceBusError to the caller of orders-7"
+    assert line.text == "orders: ServiceBusError for the caller that sent orders-7"
+    assert str(line).split()[2] == "failed"
+    assert line.as_json()["what"] == "raised", "as in earlier versions"
     assert told.heard({**fact, "ids": ["orders-8"]}) == []
     assert told.raised == {"orders": ["orders-7", "orders-8"]}
 

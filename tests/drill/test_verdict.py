@@ -29,7 +29,8 @@ def found(raised: int = 0, **counts: Any) -> Findings:
         (0, {"doubled": 3}, True, "PASSED: lost 0 of 2,400 messages"),
         (0, {"lost": 2, "ids": {"lost": ["orders-7", "news-9"]}}, False, "FAILED: lost 2 of 2,400 messages"),
         (0, {"unknown": 5}, False, "NOT PROVED: lost 0, but of 5 messages the ledgers can't tell"),
-        (4, {}, False, "FAILED: lost 0, but 4 sends raised to their callers"),
+        (4, {}, False, "FAILED: lost 0, but 4 sends failed for their callers"),
+        (1, {}, False, "FAILED: lost 0, but 1 send failed for its caller"),
         (4, {"lost": 1, "unknown": 1}, False, "FAILED: lost 1 of 2,400 messages"),
     ],
 )

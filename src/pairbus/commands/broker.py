@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import click
 from pairbus.broker.access.throttling import MEASURES
 from pairbus.broker.control.faults import KINDS, Fault, unknown_kind
 from pairbus.broker.operations.nodes import NODES, NODES_MAX
-from pairbus.commands import event_loop
+from pairbus.commands import event_loop, status_line
 from pairbus.errors import PairbusError
 
 
@@ -139,26 +142,47 @@ async def _serve(*namespaces: str, host: str, **options: Any) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with serve(*namespaces, host=host, **options) as running:
-        if not is_loopback(host):
-            click.echo(
-                f"pairbus: warning: others can reach this broker on {host}; what clients send with the connection "
-                "string below is not encrypted. For TLS take UseDevelopmentEmulator=true out and trust ca_file",
-                err=True,
-            )
-        for served in running.namespaces.values():
-            ready = {
-                "namespace": served.name,
-                "host": served.host,
-                "port": served.port,
-                "ports": list(served.ports),
-                "connection_string": served.connection_string,
-                "ca_file": served.ca_file,
-            }
-            click.echo(json.dumps(ready))
-        sys.stdout.flush()
-        await stop.wait()
-        click.echo("shutting down", err=True)
+    with _telling_of_a_long_start() as is_ready:
+        async with serve(*namespaces, host=host, **options) as running:
+            is_ready.set()
+            if not is_loopback(host):
+                click.echo(
+                    f"pairbus: warning: others can reach this broker on {host}; what clients send with the connection "
+                    "string below is not encrypted. For TLS take UseDevelopmentEmulator=true out and trust ca_file",
+                    err=True,
+                )
+            for served in running.namespaces.values():
+                ready = {
+                    "namespace": served.name,
+                    "host": served.host,
+                    "port": served.port,
+                    "ports": list(served.ports),
+                    "connection_string": served.connection_string,
+                    "ca_file": served.ca_file,
+                }
+                click.echo(json.dumps(ready))
+            sys.stdout.flush()
+            await stop.wait()
+            click.echo("shutting down", err=True)
+
+
+@contextlib.contextmanager
+def _telling_of_a_long_start() -> Iterator[threading.Event]:
+    """Say after two seconds, and then now and then, that the journals are being read, until the event is set."""
+    is_ready = threading.Event()
+    threading.Thread(target=_tell, args=(is_ready,), name="pairbus-start", daemon=True).start()
+    try:
+        yield is_ready
+    finally:
+        is_ready.set()
+
+
+def _tell(is_ready: threading.Event) -> None:
+    seconds = wait_s = 2.0
+    while not is_ready.wait(wait_s):
+        click.echo(f"reading the journals, {seconds:.0f} s", err=True)
+        wait_s = status_line.LOG_EVERY_S
+        seconds += wait_s
 
 
 def _kinds(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:

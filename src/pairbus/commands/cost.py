@@ -59,7 +59,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 
 @click.group(no_args_is_help=False)
 def cost() -> None:
-    """What pairing costs: an estimate before an outage, a report after it.
+    """Tell what pairing costs: an estimate before an outage, a report after it.
 
     \b
     Examples:
@@ -86,7 +86,7 @@ def cost() -> None:
 def estimate(
     outage_s: float, ping_interval_s: float, days: float, prices: Path | None, as_json: bool, **scenario: Any
 ) -> None:
-    """Reckon what pairing will cost, term by term, how many backlog queues an outage fills, and how long the drain
+    """Estimate what pairing will cost, term by term, how many backlog queues an outage fills, and how long the drain
     takes.
 
     The outage lies within the period. Every term is explained; where one is a bound, it says so. For a fleet it tells

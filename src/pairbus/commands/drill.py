@@ -1,6 +1,6 @@
 """The command `drill`: prints the timeline of a rehearsed outage on stderr and its verdict on stdout, writes a report.
 
-Exit code 1 when a message was lost, when the ledgers can't tell of one, or when a send raised to its caller; the ids
+Exit code 1 when a message was lost, when the ledgers can't tell of one, or when a send failed for its caller; the ids
 are named. `cli.py` turns what is raised into one line.
 """
 

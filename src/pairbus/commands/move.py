@@ -1,5 +1,4 @@
-"""The commands `move`, `archive`, `ingest` and `restore`: carry messages between entities, and to and from files, on
-Spark.
+"""The commands `move`, `archive`, `ingest` and `restore`: carry messages between entities, and to and from files.
 
 Progress goes to stderr, results to stdout. Exit codes beside the usual ones: 3 where messages remain that could not be
 moved or removed, and 130 where a signal ended it early. All of them run on Spark, which is imported only when one runs.

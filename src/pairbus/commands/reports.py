@@ -64,7 +64,7 @@ def audit(
     master: str | None,
     conf: dict[str, str],
 ) -> None:
-    """Tell what became of every message: lost, doubled, late, out of order, or unknown.
+    """Tell what became of each message: lost, duplicated, late, out of order or unknown.
 
     LEDGER is a folder, searched for *.jsonl with all that is below it, such a file, or a folder of Parquet that
     --parquet wrote. Give all there are: of clients, syphons and brokers, of both namespaces. Runs on Spark.
@@ -93,7 +93,7 @@ def audit(
 def availability(
     ledgers: tuple[str, ...], as_json: bool, parquet: str | None, master: str | None, conf: dict[str, str]
 ) -> None:
-    """Tell how well applications could send: outages, refused sends, time to fail over and to return.
+    """Tell how well applications could send: outages, failed sends, time to fail over and to return.
 
     LEDGER is a folder, searched for *.jsonl with all that is below it, such a file, or a folder of Parquet that
     --parquet wrote. It is the clients' ledgers that tell. Runs on Spark.

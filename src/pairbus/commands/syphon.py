@@ -462,7 +462,7 @@ def backlog(
     fail_age: float | None,
     as_json: bool,
 ) -> None:
-    """Depth, age and destinations of each backlog queue. Nothing is taken away.
+    """Show depth, age and destinations of each backlog queue. Nothing is taken away.
 
     Without the Manage right it peeks. Warns when messages wait and nothing drains them. The exit code is 4 past
     --fail-depth or --fail-age, for alerting.

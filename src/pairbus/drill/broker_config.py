@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Final
 
 from pairbus.pairing.backlog import backlog_queues
@@ -16,9 +17,12 @@ _BACKLOG: Final = {
 }
 
 
-def primary_config(plan: DrillPlan) -> str:
-    """Return the primary's: with duplicate detection, which removes second copies after an unknown outcome (P20)."""
+def primary_config(plan: DrillPlan, standby: Path) -> str:
+    """Return the primary's: with duplicate detection, which removes second copies after an unknown outcome (P20), and
+    with the standby folder if the fault is about that."""
     lines = [f"[namespaces.{PRIMARY}]"]
+    if plan.drill_fault.has_standby:
+        lines.append(f"standby = {json.dumps(str(standby))}")
     for each in plan.entities:
         kind = "topics" if each.is_topic else "queues"
         lines += [

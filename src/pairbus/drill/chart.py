@@ -123,7 +123,9 @@ def _time_axis(frame: Frame, bottom: float, moments: Sequence[TimeMark] = ()) ->
     for moment in moments:
         x = frame.x(moment.t)
         parts.append(f'<path class="moment" d="M{x:.1f} {TOP:g}V{bottom:.1f}"/>')
-        parts.append(_text(x + 5, TOP + 11, moment.text, "moment-word"))
+        # on the left of its line where there is no room on the right
+        beside = (x + 5, "start") if x < WIDTH - RIGHT - 80 else (x - 5, "end")
+        parts.append(_text(beside[0], TOP + 11, moment.text, "moment-word", beside[1]))
     return parts
 
 
@@ -199,7 +201,7 @@ def states_chart(
 
 
 def rate_chart(frame: Frame, texts: Texts, routes: Mapping[str, Sequence[float]], step_s: float) -> str:
-    """Columns stacked: what went to the primary, to the backlog, and what was refused to its caller, each second."""
+    """Columns stacked: what went to the primary, to the backlog, and what failed for its caller, each second."""
     height = 190.0
     bottom = TOP + height
     count = max((len(values) for values in routes.values()), default=0)

@@ -119,12 +119,12 @@ def _sends(found: Findings) -> str:
     texts = Texts(
         "sends",
         "Sends a second by route",
-        "Stacked columns: messages confirmed by the primary, by a backlog queue, and sends that raised to callers.",
+        "Stacked columns: messages confirmed by the primary, by a backlog queue, and sends that failed for callers.",
     )
     legend = [
         (_swatch("primary"), "confirmed by the primary"),
         (_swatch("bar-backlog", "sends-hatch"), "confirmed by a backlog queue"),
-        (_swatch("bar-refused", "sends-cross"), "raised to the caller"),
+        (_swatch("bar-refused", "sends-cross"), "failed for the caller"),
         _OUTAGE_KEY,
     ]
     count = max((len(values) for values in found.sends.values()), default=0)
@@ -229,8 +229,8 @@ def _audit_row(figure: Figure) -> str:
 def _availability(found: Findings) -> str:
     return _section(
         "Availability, as the senders saw it",
-        "Refused are sends that raised to their callers. The times are from the outage's beginning to the first "
-        "message in the backlog, and from the primary's return to the first new message there.",
+        "The times are from the outage's beginning to the first message in the backlog, and from the primary's return "
+        "to the first new message there.",
         _table(found.availability),
     )
 

@@ -52,6 +52,8 @@ class DrillFault:
     ends: str = "works again"
     #: The longest that it lasts: its time is told to the broker, which ends it by itself.
     seconds_max: float | None = None
+    #: Whether the primary has a standby folder, so that nothing has to take the detour.
+    has_standby: bool = False
 
 
 #: How long a send may take; the primary gets half of it (P19).
@@ -88,6 +90,13 @@ DRILL_FAULTS: Final[dict[str, DrillFault]] = {
     "storage-stall": DrillFault(
         "has storage that does not answer: nothing can be stored, so that sends and settlements are refused",
         ends="can store again",
+    ),
+    "stall-with-standby": DrillFault(
+        "has storage that does not answer, and goes on in its standby folder: after two seconds sends and settlements "
+        "are stored there",
+        kind="storage-stall",
+        ends="has its storage back",
+        has_standby=True,
     ),
     "latency": DrillFault(
         f"answers {SEND_TIMEOUT_S:g} s late, later than a caller can wait", {"delay": SEND_TIMEOUT_S}
@@ -171,6 +180,8 @@ class DrillPlan:
     def detour_s(self) -> float:
         """For how long all messages would have to take the detour, to be as many as those that do: a crash hits some
         of the entities, and these are down for half of the time."""
+        if self.drill_fault.has_standby:
+            return 0.0
         names = [each.name for each in self.entities]
         if self.fault == "crash-entity":
             return self.outage_s / 2 / len(names)

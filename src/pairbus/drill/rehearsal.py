@@ -129,7 +129,7 @@ class Rehearsal:
     async def _start_brokers(self, data: Path) -> None:
         for path in (self.ledgers, self.folder / "log"):
             path.mkdir(parents=True)
-        self.primary = self._broker(PRIMARY, data, broker_config.primary_config(self.plan))
+        self.primary = self._broker(PRIMARY, data, broker_config.primary_config(self.plan, data / "standby"))
         self.secondary = self._broker(SECONDARY, data, broker_config.secondary_config(self.plan))
         await asyncio.gather(self.primary.serve(), self.secondary.serve())
         ports = f"{PRIMARY} on port {self.primary.ready.port}, {SECONDARY} on port {self.secondary.ready.port}"

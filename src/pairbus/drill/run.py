@@ -69,7 +69,7 @@ def read_reports(session: SparkSession, folder: Path, said: Callable[[str], obje
         followed = audit(ledgers).summary
         said(f"audit: {followed['confirmed']:,} messages followed, lost {followed['lost']:,}")
         seen = availability(ledgers).summary
-        said(f"availability: refused to callers {seen['refused']:,}")
+        said(f"availability: sends that failed for their callers {seen['refused']:,}")
         billed = cost_report(ledgers).summary
         said("cost: every operation counted")
         return Reports(followed, seen, billed, series(ledgers))

@@ -32,7 +32,8 @@ class TimelineEntry:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.t:6.1f} s  {self.kind:<8}{self.text}"
+        word = "failed" if self.kind == "raised" else self.kind  # the word of --json is kept as it was
+        return f"{self.t:6.1f} s  {word:<8}{self.text}"
 
     def as_json(self) -> dict[str, Any]:
         return {"kind": "timeline", "t": round(self.t, 3), "what": self.kind, "text": self.text}
@@ -69,7 +70,7 @@ class Timeline:
         #: primary's return to its first message there.
         self.diverted_after: dict[str, float] = {}
         self.returned_after: dict[str, float] = {}
-        #: Entity → ids of messages whose send raised to its caller.
+        #: Entity → ids of messages whose send failed for its caller.
         self.raised: dict[str, list[str]] = {}
         #: The longest that a caller waited for a send.
         self.longest_wait_s = 0.0
@@ -148,7 +149,7 @@ class Timeline:
         if not is_first:
             return []
         what = ids[0] if len(ids) == 1 else f"{len(ids)} messages"
-        return self.say(now, "raised", f"{entity}: {fact['error']} to the caller of {what}")
+        return self.say(now, "raised", f"{entity}: {fact['error']} for the caller that sent {what}")
 
     def _route(self, now: float, entity: str, route: str) -> list[TimelineEntry]:
         if self.outage is None:
@@ -184,7 +185,7 @@ class Timeline:
         planned = f" of {self.plan.messages:,}" if tally.confirmed <= self.plan.messages else ""
         return (
             f"sent {tally.confirmed:,}{planned} ({tally.diverted:,} to the backlog), "
-            f"raised {tally.raised:,}, received {tally.received:,}, backlog {tally.depth:,}"
+            f"failed {tally.raised:,}, received {tally.received:,}, backlog {tally.depth:,}"
         )
 
 

@@ -23,6 +23,7 @@ from pairbus.spark.reports.results import (
     CostSummary,
     OutageSeries,
     counts_of,
+    in_words,
 )
 
 from .chart import Bar, Delay, Frame, TimeMark, seconds
@@ -159,7 +160,7 @@ def judge(plan: DrillPlan, timeline: Timeline, reports: Reports, ended: float, d
         cost_table=_cost_table(reports.cost),
         estimate=_estimate_table(terms),
         estimate_remark=_estimate_remark(reports.cost, agree=agree),
-        audit=[Figure(key, key.replace("_", " "), counts[key], text) for key, text in MEANINGS.items()],
+        audit=[Figure(key, in_words(key), counts[key], text) for key, text in MEANINGS.items()],
         audit_by_entity=_audit_by_entity(audit),
         availability=_availability(plan, timeline, reports.availability),
         timeline=[str(line) for line in timeline.lines],
@@ -211,7 +212,7 @@ def _headline(audit: AuditSummary, raised: int) -> str:
     if audit["unknown"]:
         return f"NOT PROVED: lost 0, but of {audit['unknown']:,} messages the ledgers can't tell"
     if raised:
-        return f"FAILED: lost 0, but {raised:,} sends raised to their callers"
+        return f"FAILED: lost 0, but {_failed(raised)}"
     return f"PASSED: lost 0 of {audit['confirmed']:,} messages"
 
 
@@ -221,7 +222,8 @@ def _remarks(plan: DrillPlan, timeline: Timeline, audit: AuditSummary) -> list[s
     away = (ended or began) - began
     found = [
         f"{PRIMARY} {plan.drill_fault.begins}: {away:.1f} s. {audit['diverted']:,} messages took the detour over the "
-        f"backlog, {audit['carried_home']:,} came home; {_raised(timeline.tally.raised)}; doubled {audit['doubled']:,}."
+        f"backlog, {audit['carried_home']:,} came home; {_failed(timeline.tally.raised)}; "
+        f"duplicated {audit['doubled']:,}."
     ]
     for finding, count in (("lost", audit["lost"]), ("unknown", audit["unknown"])):
         ids = audit["ids"].get(finding, [])
@@ -231,8 +233,10 @@ def _remarks(plan: DrillPlan, timeline: Timeline, audit: AuditSummary) -> list[s
     return found
 
 
-def _raised(count: int) -> str:
-    return "no send raised to its caller" if not count else f"{count:,} sends raised to their callers"
+def _failed(count: int) -> str:
+    if count == 1:
+        return "1 send failed for its caller"
+    return f"{count:,} sends failed for their callers" if count else "no send failed for its caller"
 
 
 def _tiles(timeline: Timeline, audit: AuditSummary, taken_s: float, drain_s: float | None) -> list[Tile]:
@@ -240,9 +244,9 @@ def _tiles(timeline: Timeline, audit: AuditSummary, taken_s: float, drain_s: flo
     drained = "-" if drain_s is None else seconds(drain_s)
     return [
         Tile("lost", f"{audit['lost']:,}", "messages lost", is_good=not audit["lost"]),
-        Tile("doubled", f"{audit['doubled']:,}", "messages doubled", is_good=not audit["doubled"]),
+        Tile("doubled", f"{audit['doubled']:,}", "messages duplicated", is_good=not audit["doubled"]),
         Tile(
-            "raised", f"{timeline.tally.raised:,}", "sends that raised to their callers",
+            "raised", f"{timeline.tally.raised:,}", "sends that failed for their callers",
             is_good=not timeline.tally.raised,
         ),
         Tile("confirmed", f"{audit['confirmed']:,}", "messages sent and confirmed"),
@@ -355,7 +359,7 @@ def _estimate_remark(cost: CostSummary, *, agree: bool) -> str:
 def _audit_by_entity(audit: AuditSummary) -> Table:
     keys = ("confirmed", "diverted", "carried_home", "received", "lost", "doubled", "late", "out_of_order", "unknown")
     rows = [(name, *(f"{counts_of(counts)[key]:,}" for key in keys)) for name, counts in audit["entities"].items()]
-    return Table(("entity", *(key.replace("_", " ") for key in keys)), rows)
+    return Table(("entity", *map(in_words, keys)), rows)
 
 
 def _availability(plan: DrillPlan, timeline: Timeline, availability: AvailabilitySummary) -> Table:
@@ -373,7 +377,7 @@ def _availability(plan: DrillPlan, timeline: Timeline, availability: Availabilit
                 _seconds(timeline.returned_after.get(entity.name)),
             )
         )
-    heads = ("entity", "could send", "could send to the primary", "refused to callers", "away from the primary",
+    heads = ("entity", "could send", "could send to the primary", "failed for callers", "away from the primary",
              "first in the backlog after", "first at the primary again after")  # fmt: skip
     return Table(heads, rows)
 
