@@ -15,7 +15,7 @@ from benchmarks.figures import Column, Goal, Row, Series, Table
 from benchmarks.rounds import Outcome, Progress, Step, run_rounds
 from benchmarks.servers import COMMAND, PairbusServer
 from benchmarks.settings import Settings
-from benchmarks.spark_host import SparkHost
+from benchmarks.spark_host import QUICK_JAVA, SparkHost
 
 NAME = "scale"
 DEPTH, RECEIVERS, EXECUTORS, START = "by backlog", "by queues", "by executors", "start-up of Spark"
@@ -92,7 +92,7 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
         await create_queues(secondary, spark.PATHS)
         bench = spark.Bench(primary, secondary)
         if settings.wants(NAME, "depth"):
-            with SparkHost(spark.LOCAL) as host:
+            with SparkHost(spark.LOCAL, QUICK_JAVA) as host:
                 starts[spark.LOCAL] = host.start_s
                 steps = [
                     bench.spark_step(host, DEPTH, who, depth)
@@ -102,7 +102,7 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
                 await add(steps, warm_up=False)
         count = settings.spark_messages
         if settings.wants(NAME, "queues"):
-            with SparkHost(spark.LOCAL) as host:
+            with SparkHost(spark.LOCAL, QUICK_JAVA) as host:
                 steps = [
                     bench.spark_step(host, RECEIVERS, f"{queues} queues, at least {tasks} tasks", count, queues,
                                      min_partitions=tasks)
@@ -111,7 +111,7 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
                 await add(steps, warm_up=not settings.quick)
         if settings.wants(NAME, "executors"):
             for master in settings.spark_clusters:
-                with SparkHost(master) as host:
+                with SparkHost(master, QUICK_JAVA) as host:
                     starts[master] = host.start_s
                     await add([bench.spark_step(host, EXECUTORS, master, count)], warm_up=True)
                     with far_away(primary):

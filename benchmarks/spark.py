@@ -24,11 +24,11 @@ from benchmarks.meter import Reading, cpu_seconds, process_tree
 from benchmarks.rounds import Key, Metrics, Outcome, Progress, Step, run_rounds
 from benchmarks.servers import COMMAND, ROOT, PairbusServer, environment
 from benchmarks.settings import BATCH, MESSAGE_BYTES, WINDOW, Settings
-from benchmarks.spark_host import SparkHost
+from benchmarks.spark_host import QUICK_JAVA, SparkHost
 
 NAME = "spark"
-HOME, DEPTH, EXECUTORS, READ, WRITE, START = (
-    "backlog to primary", "by backlog", "by executors", "connector: read", "connector: write", "start-up",
+HOME, CONNECTOR, READ, WRITE, START = (
+    "backlog to primary", "connector", "connector: read", "connector: write", "start-up",
 )  # fmt: skip
 SPARK, ENGINE, LOOP = "Spark syphon", "in-process engine", "plain SDK loop"
 GOAL, READ_GOAL, WRITE_GOAL = 3.0, 20_000.0, 15_000.0
@@ -36,12 +36,14 @@ LOCAL = "local[2,4]"
 QUEUES = 10
 DESTINATIONS = ("orders", "news", "bills")
 TABLE_ROWS = "rows"
-FIRST_JOB = "session and first job"
+FIRST_JOB = "session of a command, and first job"
 START_GOAL, START_ROUNDS_MAX = 5.0, 5
 CPU_GOAL, ENGINE_GOAL = 80.0, 0.85
 COLUMNS = (
     Column("rate", "messages", "rate"),
     Column("ratio", "Spark ÷ it", "ratio"),
+    Column("first_s", "first after", "s"),
+    Column("flowing", "flowing", "rate"),
     Column("client_us", "mover's CPU", "us"),
     Column("server_us", "brokers' CPU", "us"),
     Column("seconds", "seconds", "s"),
@@ -128,11 +130,11 @@ class Bench:
 
         return Step("connector", run)
 
-    def session_step(self, who: str, **environ: str) -> Step:
+    def session_step(self, who: str, *java_options: str, **environ: str) -> Step:
         """From the start of a process to the end of its session's first job."""
 
         async def run() -> Mapping[Key, Metrics]:
-            with await asyncio.to_thread(SparkHost, LOCAL, **environ) as host:
+            with await asyncio.to_thread(SparkHost, LOCAL, *java_options, **environ) as host:
                 cpu_s = sum(map(cpu_seconds, process_tree(host.pid)))
             return {(START, who): {"seconds": host.start_s, "cpu_s": cpu_s}}
 
@@ -166,8 +168,9 @@ class Bench:
         ledger = str(folder / "ledger")
         drain = ("syphon", "--drain", "--count", str(QUEUES), "--primary-name", syphon.PRIMARY_NAME, "--ledger", ledger)
         return [
-            self.session_step(FIRST_JOB, **cache),
-            self.session_step(f"{FIRST_JOB}, no archive of classes", **cache, PAIRBUS_CLASS_ARCHIVE="off"),
+            self.session_step(FIRST_JOB, QUICK_JAVA, **cache),
+            self.session_step(f"{FIRST_JOB}, no archive", QUICK_JAVA, **cache, PAIRBUS_CLASS_ARCHIVE="off"),
+            self.session_step("session(), and first job", **cache),
             self.command_step("pairbus syphon --drain", *drain, count=BATCH * len(DESTINATIONS), **cache),
             # There is no receiver's ledger, so that it does not know what became of the messages.
             self.command_step("pairbus audit", "audit", ledger, "--json", ends_with=3, **cache),
@@ -228,25 +231,29 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
             steps = bench.start_steps(settings.data, cache)[settings.quick :]
             rounds = min(START_ROUNDS_MAX, settings.rounds)
             outcome = await run_rounds(steps, rounds, progress, warm_up=not settings.quick)
-        with SparkHost(LOCAL, **cache) as host:
-            steps = []
-            if settings.wants(NAME, "home"):
-                steps += [
-                    bench.spark_step(host, HOME, SPARK, settings.spark_messages),
-                    bench.engine_step(settings.spark_messages),
-                    bench.loop_step(settings.spark_looped),
-                ]
-            if settings.wants(NAME, "connector"):
-                steps.append(bench.connector_step(host, settings.spark_messages))
-            moved = await run_rounds(steps, settings.rounds, progress, warm_up=not settings.quick)
-            outcome = Outcome(outcome.series | moved.series, outcome.failures + moved.failures)
+        for case, java_options in ((HOME, [QUICK_JAVA]), (CONNECTOR, [])):
+            if not settings.wants(NAME, "home" if case == HOME else case):
+                continue
+            with SparkHost(LOCAL, *java_options, **cache) as host:
+                steps = [bench.connector_step(host, settings.spark_messages)]
+                if case == HOME:
+                    steps = [
+                        bench.spark_step(host, HOME, SPARK, settings.spark_messages),
+                        bench.engine_step(settings.spark_messages),
+                        bench.loop_step(settings.spark_looped),
+                    ]
+                moved = await run_rounds(steps, settings.rounds, progress, warm_up=not settings.quick)
+                outcome = Outcome(outcome.series | moved.series, outcome.failures + moved.failures)
     table.rows = rows_from(outcome)
     table.notes += [
         f"{settings.spark_messages:,} messages of 1 KB, {QUEUES} backlog queues, {len(DESTINATIONS)} destinations; the "
         f"plain loop moves {settings.spark_looped:,} of them, since its rate does not depend on how many there are.",
-        f"Spark on {LOCAL}. Its start-up is not in the rates: seconds from the start of a process to the end of its "
-        "session's first job, with the archive of classes that `pairbus` keeps, and without; and whole commands, with "
-        "300 messages and with the ledger about them.",
+        f"Spark on {LOCAL}, for the syphon with Java as `pairbus syphon` starts it (its quick compiler alone), for the "
+        "connector as `session()` does. The start-up is not in the rates: seconds from the start of a process to the "
+        "end of its session's first job, with the archive of classes that `pairbus` keeps, and without; and whole "
+        "commands, with 300 messages and with the ledger about them.",
+        "The start of a query takes as long for few messages as for many, and is in Spark's rate and CPU: the first "
+        "message is confirmed after so many seconds, and flowing is the rate after it.",
         "The in-process engine's figures are without what `pairbus syphon` takes with nothing to move.",
         "The mover's CPU is the engine's or the loop's process; for Spark the driver, the JVM and the Python workers. "
         "All of it, the two brokers too, shares the machine's cores.",

@@ -1,4 +1,4 @@
-"""A process with a Spark session, told by lines of JSON what to do: `python -m benchmarks.spark_host MASTER`.
+"""A process with a Spark session, told by lines of JSON what to do: `python -m benchmarks.spark_host MASTER [OPTION]`.
 
 Apart from the benchmark's own process, since a process can have one session only, and so that the CPU of Spark (the
 JVM and its Python workers) can be told from the rest. Answers each line with one: the seconds that it took, and of a
@@ -16,14 +16,16 @@ from typing import Any
 from benchmarks.servers import Helper
 
 LOOK_S = 0.01
+#: How `pairbus syphon` and `pairbus move` start Java, for work that is mostly Python's; `session()` leaves it out.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 
 
 class SparkHost(Helper):
     """The near side. `start_s` is the time from the process's start to a session that has done its first job."""
 
-    def __init__(self, master: str, **environ: str) -> None:
+    def __init__(self, master: str, *java_options: str, **environ: str) -> None:
         begun = time.perf_counter()
-        super().__init__("benchmarks.spark_host", master, **environ)
+        super().__init__("benchmarks.spark_host", master, *java_options, **environ)
         self._answer()
         self.start_s = time.perf_counter() - begun
 
@@ -41,10 +43,10 @@ class SparkHost(Helper):
         return found
 
 
-def _serve(master: str) -> None:
+def _serve(master: str, *java_options: str) -> None:
     from pairbus.spark import session, syphon
 
-    spark = session(master)
+    spark = session(master, conf={"spark.driver.defaultJavaOptions": " ".join(java_options)} if java_options else None)
     spark.range(2).count()
 
     def drain(primary: str, secondary: str, **options: Any) -> dict[str, float]:
@@ -86,4 +88,4 @@ def _serve(master: str) -> None:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1])
+    _serve(*sys.argv[1:])

@@ -521,7 +521,7 @@ def test_spark_is_held_against_the_loop_and_beside_the_engine() -> None:
 
 
 def test_only_the_start_of_a_session_with_its_archive_has_a_goal() -> None:
-    who = (spark.FIRST_JOB, f"{spark.FIRST_JOB}, no archive of classes", "pairbus audit")
+    who = (spark.FIRST_JOB, f"{spark.FIRST_JOB}, no archive", "pairbus audit")
     outcome = Outcome({(spark.START, each): {"seconds": Series((4.0,))} for each in who})
     assert [row.goal for row in spark.rows_from(outcome)] == [Goal("seconds", below=5.0), None, None]
 
