@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -207,6 +209,15 @@ async def fill(sender: Bridge, *sizes: int) -> list[str]:
     return confirmed
 
 
+def health(broker: BrokerProcess) -> int:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{broker.port}/health") as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
 async def test_a_full_disk_refuses_sends_lets_settle_and_resumes(small_disk: tuple[Path, dict[str, Any]]) -> None:
     folder, faults = small_disk
     with BrokerProcess(folder / "data", journal=SMALL_JOURNAL, disk=faults) as broker:
@@ -256,6 +267,35 @@ async def test_a_disk_that_somebody_else_fills(small_disk: tuple[Path, dict[str,
         broker.kill()
         broker.start()
         assert await ids_in(broker, queue) == [f"after-{attempts}"]
+        assert "Traceback" not in broker.said()
+
+
+@pytest.mark.parametrize("size", [100_000, 2_000], ids=["few", "many"])
+async def test_a_disk_that_holds_one_reserve_and_no_more_resumes(
+    small_disk: tuple[Path, dict[str, Any]], size: int
+) -> None:
+    """As one of 24 MB does with the reserve of 16 MB: fill it and empty it, again and again, without a restart."""
+    folder, faults = small_disk
+    journal = {"segment_bytes": 16 << 20, "reserve_bytes": 4 << 20, "allocate_bytes": 256 << 10}
+    with BrokerProcess(folder / "data", journal=journal, disk=faults) as broker:
+        broker.start()
+        sdk = Sdk(False, broker)  # type: ignore[arg-type]
+        queue = await sdk.queue()
+        expected: list[str] = []
+        for turn in range(3):
+            async with sdk.client() as client, client.get_queue_sender(queue) as sender:
+                confirmed = await fill(sender, size)
+                assert len(confirmed) > 5
+                assert await asyncio.to_thread(health, broker) == 503
+                received = await sdk.receive(queue, len(expected) + len(confirmed))
+                assert [text_of(message) for message in received] == expected + confirmed
+                attempts = await sends_again(sender, f"after-{turn}")
+                assert await asyncio.to_thread(health, broker) == 200
+            expected = [f"after-{turn}-{attempts}"]
+        assert await ids_in(broker, queue) == expected
+        broker.kill()
+        broker.start()
+        assert await ids_in(broker, queue) == expected
         assert "Traceback" not in broker.said()
 
 

@@ -266,6 +266,112 @@ async def test_compaction_on_a_full_disk_makes_room() -> None:
     check_crash(rig, rig.files.power_cut())
 
 
+#: Of records of 500 bytes: the reserve, and a segment with some of its last step left for settlements.
+ONE_SEGMENT = 4_700
+
+
+def filled_up(rig: Rig, owner: Owner, names: range, size: int = 150) -> list[bytes]:
+    """Put until the disk is full; return the names that were confirmed."""
+    for i in names:
+        owner.put(b"%04d" % i, size)
+        rig.turn()
+        if rig.journal.is_full:
+            break
+    assert rig.journal.is_full and isinstance(rig.journal.trouble(), JournalFull)
+    return [b"%04d" % i for i in names if b"%04d" % i in owner.places]
+
+
+def settle(rig: Rig, owner: Owner, names: list[bytes]) -> None:
+    """Drop these; nothing of the tombstones lives either, as in the broker."""
+
+    def done(error: JournalError | None, segment: int, offset: int) -> None:
+        assert error is None
+        rig.journal.release(segment, 4)
+
+    for name in names:
+        segment, _, size = owner.places.pop(name)
+        rig.journal.release(segment, size)
+        rig.journal.append(GONE, name, done, lazy=True)
+        rig.turn()
+
+
+@pytest.mark.parametrize(
+    ("capacity", "size", "kept"),
+    [
+        *((capacity, 150, kept) for capacity in (3_500, 3_900, 6_100) for kept in (0, 2)),
+        *((ONE_SEGMENT, 500, kept) for kept in (0, 1)),
+    ],
+)
+async def test_a_full_disk_that_holds_one_reserve_has_room_when_its_records_are_dead(
+    capacity: int, size: int, kept: int
+) -> None:
+    """The settlements need the reserve, or still fit in the segment as on the disk for one."""
+    rig = Rig(SimulatedDisk(capacity=capacity)).open()
+    owner = Owner(rig)
+    living: list[bytes] = []
+    for turn in range(5):
+        names = filled_up(rig, owner, range(1000 * turn, 1000 * turn + 99), size)
+        assert len(names) > kept
+        settle(rig, owner, living + names[kept:])
+        living = names[:kept]
+        compactions = 0
+        while rig.journal.compaction_is_due():
+            await compact(rig, owner)
+            compactions += 1
+        assert compactions <= 3
+        rig.turn(after=0.6)
+        assert not rig.journal.is_full and rig.journal.trouble() is None
+        assert "reserve" in rig.files.listdir(FOLDER)
+        assert rig.files.used() <= capacity
+        assert set(owner.places) == set(living)
+    assert rig.send(b"yes") is None
+    rig.turn(after=1.0)
+    again = Rig(rig.files.power_cut()).open()
+    assert set(Owner(again).places) == {*living, b"yes"}
+
+
+async def test_the_current_segment_is_not_left_over_and_over_where_that_makes_too_little_room() -> None:
+    """Somebody else's file takes what a reserve needs."""
+    rig = Rig(SimulatedDisk(capacity=ONE_SEGMENT)).open()
+    owner = Owner(rig)
+    settle(rig, owner, filled_up(rig, owner, range(99), 500))
+    assert len(rig.segment_paths()) == 1
+    rig.files.fail("fallocate", times=10**9, number=errno.ENOSPC, path="reserve")
+    compactions = 0
+    for _ in range(20):
+        while rig.journal.compaction_is_due():
+            await compact(rig, owner)
+            compactions += 1
+        rig.turn(after=0.6)
+    assert compactions == 1
+    assert isinstance(rig.send(b"no"), JournalFull) and isinstance(rig.journal.trouble(), JournalFull)
+    rig.files.faults.clear()
+    rig.turn(after=0.6)
+    assert rig.send(b"yes") is None
+
+
+@pytest.mark.parametrize(("capacity", "size"), [(3_500, 150), (ONE_SEGMENT, 500)])
+async def test_a_crash_at_any_call_while_a_full_disk_gets_room_loses_nothing(capacity: int, size: int) -> None:
+    for calls in range(1, 200):
+        rig = Rig(SimulatedDisk(capacity=capacity)).open()
+        owner = Owner(rig)
+        first, *others = filled_up(rig, owner, range(99), size)
+        settle(rig, owner, others)
+        rig.turn(after=0.2)
+        rig.files.dies_at = rig.files.calls + calls
+        with contextlib.suppress(MachineStopped):
+            while rig.journal.compaction_is_due():
+                await compact(rig, owner)
+            rig.turn(after=0.6)
+        for files in (rig.files.power_cut(), rig.files.power_cut(everything=True), rig.files.kill()):
+            again = Rig(files).open()
+            assert set(Owner(again).places) == {first}, calls
+        if not rig.files.is_dead:
+            assert calls > 10 and not rig.journal.is_full
+            return
+    raise AssertionError("it does not come to an end")
+
+
 async def test_damage_found_by_compaction_keeps_the_segment() -> None:
     rig, owner = filled()
     rig.files.content(rig.segment_paths()[0])[200] ^= 1

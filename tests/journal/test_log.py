@@ -273,6 +273,69 @@ def test_when_the_reserve_is_used_up_settling_is_refused_too_and_nothing_breaks(
 
 
 @pytest.mark.parametrize("options", [SMALL, UNALLOCATED])
+def test_a_segment_that_was_the_reserve_gives_back_what_it_does_not_use(options: Options) -> None:
+    """On a small disk there is never room for two reserves at once."""
+    rig = Rig(SimulatedDisk(capacity=12_000), options).open()
+    sent = fill(rig)
+    for i in range(15):
+        assert rig.send(b"settle %d" % i, lazy=True) is None
+    assert "reserve" not in rig.files.listdir(FOLDER)
+    rig.files.capacity = rig.files.used() + options.reserve_bytes * 3 // 4  # somebody else's file is gone
+    rig.turn(after=0.6)
+    assert not rig.journal.is_full and rig.journal.trouble() is None
+    assert rig.files.content(f"{FOLDER}/reserve") == bytes(options.reserve_bytes)
+    assert rig.send(b"room") is None
+    assert rig.files.used() <= rig.files.capacity
+    rig.turn(after=0.2)
+    found = check_crash(rig, rig.files.power_cut(), lazy_survives=True)
+    assert found == [b"s" * 100] * sent + [b"settle %d" % i for i in range(15)] + [b"room"]
+
+
+def settled_until_refused(rig: Rig) -> int:
+    count = 0
+    while rig.send(b"settle" * 10, lazy=True) is None:
+        count += 1
+    return count
+
+
+def test_a_look_for_room_costs_settlements_none() -> None:
+    """Neither where there is too little of it, nor where somebody else takes it at the very moment."""
+    counts = []
+    for room, is_taken in ((0, False), (300, False), (1_900, True)):
+        rig = Rig(SimulatedDisk(capacity=12_000)).open()
+        fill(rig)
+        assert rig.send(b"settle" * 10, lazy=True) is None
+        assert "reserve" not in rig.files.listdir(FOLDER)
+        used = rig.files.used()
+        rig.files.capacity = used + room
+        if is_taken:  # when the reserve was created and allocated in part, and the segment was cut
+            at = rig.files.calls + 5
+            rig.files.faults = [DiskFault("error", "fallocate", at, path="reserve", value=errno.ENOSPC)]
+        rig.turn(after=0.6)
+        assert rig.journal.is_full and isinstance(rig.journal.trouble(), JournalFull)
+        assert bool(rig.files.struck) == is_taken and not rig.files.faults
+        assert rig.files.used() == used
+        rig.files.capacity = used
+        counts.append(settled_until_refused(rig))
+    assert counts == [counts[0]] * 3 and counts[0] > 15
+
+
+def test_settling_goes_on_without_a_reserve_where_there_is_room() -> None:
+    """It may be too little for a reserve, and so for sends."""
+    rig = Rig(SimulatedDisk(capacity=12_000)).open()
+    fill(rig)
+    settled_until_refused(rig)
+    assert "reserve" not in rig.files.listdir(FOLDER)
+    rig.files.capacity = rig.files.used() + 1_000
+    rig.turn(after=0.6)
+    assert isinstance(rig.send(b"no"), JournalFull)
+    assert settled_until_refused(rig) > 8
+    rig.turn(after=0.2)
+    rig.files.capacity = None
+    check_crash(rig, rig.files.power_cut(), lazy_survives=True)
+
+
+@pytest.mark.parametrize("options", [SMALL, UNALLOCATED])
 def test_no_room_at_every_byte_count(options: Options) -> None:
     for extra in range(400):
         rig = Rig(SimulatedDisk(), options).open()
@@ -301,7 +364,7 @@ def test_lazy_records_are_synced_although_others_have_no_room_to_be_written_agai
     log = rig.journal._log
     assert log is not None
     log._redo = [(1, 1, b"x" * 4000, 4000, None, LAZY | PRIVILEGED | ANSWERED)]
-    log.is_full, log._has_reserve, log._probed_at = True, False, rig.now
+    log.is_full, log._reserve.is_there, log._probed_at = True, False, rig.now
     rig.turn(after=0.09)
     assert reopened(rig.files.power_cut()).replayed() == [b"complete"]
     assert log._redo and log.timeout(rig.now)  # nothing is due at once, over and over

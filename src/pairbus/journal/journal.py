@@ -541,11 +541,11 @@ class Journal:
         the whole journal is dead, and it stands in the way; or there are many small segments; or the disk is full, it
         is half dead, and the reserve can hold what lives. Else a half-dead one is left: in a queue it soon is dead."""
         segments = self.segments()
-        if len(segments) < 2 or segments[0].is_current or self._compacting or self._compaction_holds:
-            return False
-        if self._is_stalled(segments[0].number):
+        if self._compacting or not self._may_go(segments):
             return False
         oldest, options = segments[0], self.options
+        if oldest.is_current:
+            return True
         if self.is_full and oldest.live > options.reserve_bytes // 2:
             return False
         if self._is_dead(oldest.number) or (self.is_full and 2 * oldest.live_size <= oldest.size):
@@ -556,15 +556,26 @@ class Journal:
             return True
         return len(segments) > 16 and oldest.size < options.segment_bytes // 8
 
+    def _may_go(self, segments: list[SegmentInfo]) -> bool:
+        """Return whether the oldest segment can be compacted: it is not the one that is written, unless the disk is
+        full and that is mostly dead, so that it keeps the room that sends wait for."""
+        if not segments or self._compaction_holds or self._is_stalled(segments[0].number):
+            return False
+        oldest, options = segments[0], self.options
+        if not oldest.is_current:
+            return len(segments) > 1
+        # With less to gain it would be done over and over.
+        dead = oldest.size - oldest.live_size
+        gain = max(options.allocate_bytes, options.segment_bytes // 64)
+        return self.is_full and dead >= max(gain, oldest.live_size) and oldest.live <= options.reserve_bytes // 2
+
     async def compact(self, owner: Owner) -> int | None:
         """Copy what lives in the oldest segment forward, then delete it; where nothing lives in it, delete it unread.
 
-        Returns its number, or None when there is only the current one, or while compaction is held. Raises the
-        JournalError of a copy that could not be written; the segment then stays."""
+        Returns its number, or None when there is only the current one and no need to leave it, or while compaction is
+        held. Raises the JournalError of a copy that could not be written; the segment then stays."""
         segments = self.segments()
-        if len(segments) < 2 or segments[0].is_current or self._state != "started" or self._compaction_holds:
-            return None
-        if self._is_stalled(segments[0].number):
+        if self._state != "started" or not self._may_go(segments):
             return None
         if self._compacting:
             raise JournalError("a compaction is already running")
@@ -572,6 +583,11 @@ class Journal:
         path = self._path(number)
         self._compacting = True
         try:
+            if segments[0].is_current:
+                await self._command(lambda log, now: log.turn_page(now))
+                segments = self.segments()
+                if segments[0].number != number:
+                    return None  # nothing in it was valid: it is gone already
             if self._is_dead(number) or self._is_being_deleted(path):
                 self._has_read(segments[0].size)
             else:

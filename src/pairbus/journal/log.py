@@ -16,7 +16,9 @@ folder answers again, the log returns to it.
 
 A full disk: sends are refused and nothing of theirs is written. Lazy records and compaction's copies go on: in what is
 allocated of the current segment, then in the reserve file, which becomes a segment by renaming, so nothing else on the
-disk can take its room. Sends are accepted again once a whole new reserve is allocated.
+disk can take its room; and without a reserve in what room there is. Sends are accepted again once a whole new reserve
+is allocated. A segment that was the reserve gives back for it what it does not use: on a small disk there is no room
+for two.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from pairbus.journal.record import (
     encode_segment_header,
     frame,
 )
+from pairbus.journal.reserve import RESERVE_NAME, Reserve
 from pairbus.journal.segment import Segment, number_in, segment_name
 from pairbus.journal.stall import Gate, WatchedFiles
 
@@ -48,7 +51,6 @@ LAZY = 1
 PRIVILEGED = 2  # goes on when the disk is full: lazy records, and compaction's copies
 ANSWERED = 4  # a lazy record whose caller was told that it is written
 LOCK_NAME = "lock"
-RESERVE_NAME = "reserve"
 PROBE_S = 0.25
 _ABANDONS_MAX = 3  # new segments that one commit tries before it refuses what is left
 
@@ -104,8 +106,7 @@ class Log:
         self._salt = 0
         self._allocated = 0
         self._allocates = options.allocate_bytes > 0
-        self._has_reserve = False
-        self._wants_reserve = options.reserve_bytes > 0
+        self._reserve = Reserve(self.home, options.reserve_bytes, note)
         self._unsynced: list[tuple[Entry, int]] = []  # lazy records answered and not yet synced, and where they are
         self._redo: list[Entry] = []  # the same after their segment was abandoned, until they are written again
         self._todo: list[Entry] = []  # what the present round of a commit has to write or to refuse
@@ -263,6 +264,16 @@ class Log:
         if self.is_full or not self.number:
             self.probe(now)
         return None
+
+    def turn_page(self, now: float) -> JournalError | None:
+        """Go on in a new segment, so that the current one can be compacted."""
+        self._abandons = 0
+        number = self.number
+        if number and self.offset == SEGMENT_HEADER_BYTES:
+            return None  # it is new
+        if number:
+            self._drain(self._turn_page([]), now)
+        return None if self.number not in (0, number) else self.trouble or self.full_error()
 
     def end(self) -> JournalError | None:
         """Stop cleanly: everything synced, the file cut to its size."""
@@ -482,12 +493,10 @@ class Log:
         return False
 
     def _turn_page(self, todo: list[Entry]) -> list[Entry]:
-        """Go on in a new segment: the first record does not fit any more."""
+        """Go on in a new segment: the first record does not fit any more, or there is none and somebody wants it."""
         was_full = self.is_full
-        if was_full:
-            most = self.options.reserve_bytes - SEGMENT_HEADER_BYTES - RECORD_HEADER_BYTES
-            if not self._has_reserve or todo[0][3] > most:
-                return self._refuse(todo, self.full_error())
+        if was_full and todo and not self._reserve_holds(todo[0]):
+            return todo if self._grows_for(todo[0]) else self._refuse(todo, self.full_error())
         if self.offset > self.synced and not self._sync():
             redo, self._redo = self._redo, []
             return redo + todo
@@ -510,6 +519,15 @@ class Log:
         self._close_fd(left)
         return todo
 
+    def _reserve_holds(self, entry: Entry) -> bool:
+        most = self.options.reserve_bytes - SEGMENT_HEADER_BYTES - RECORD_HEADER_BYTES
+        return self._reserve.is_there and entry[3] <= most
+
+    def _grows_for(self, entry: Entry) -> bool:
+        """Make room for a record on a full disk without the reserve: there may be some, too little for a reserve."""
+        size = entry[3] + RECORD_HEADER_BYTES
+        return self._allocates and self.offset + size <= self.options.segment_bytes and self._allocate(size)
+
     def _new_segment(self) -> None:
         """Create, write the header, sync file and folder: only then may a record in it be confirmed.
 
@@ -530,7 +548,7 @@ class Log:
                 if not no_room(error):
                     raise
                 self._enter_full("a new segment cannot be made")
-        self._create(use_reserve=self._has_reserve)
+        self._create(use_reserve=self._reserve.is_there)
 
     def _choose_folder(self) -> None:
         """Take the first folder that answers; raise OSError when none does."""
@@ -538,7 +556,7 @@ class Log:
         if folder is None:
             raise OSError(errno.ETIMEDOUT, "no folder answers")
         if folder != self.home:
-            self._has_reserve = False  # which is at home
+            self._reserve.is_there = False  # it is at home
         if folder == self.folder:
             return
         self.is_full, self._allocates = False, self.options.allocate_bytes > 0
@@ -561,8 +579,8 @@ class Log:
         fd, allocated = -1, 0
         try:
             if use_reserve:
-                self._has_reserve = False
-                files.rename(f"{self.folder}/{RESERVE_NAME}", path)
+                self._reserve.is_there = False
+                files.rename(self._reserve.path, path)
                 fd = files.open(path)
                 allocated = options.reserve_bytes
             else:
@@ -646,7 +664,7 @@ class Log:
 
     def _claim_reserve(self) -> None:
         """Take over the reserve as it was left, or make one."""
-        self._has_reserve = RESERVE_NAME in self.files.listdir(self.home)
+        self._reserve.is_there = RESERVE_NAME in self.files.listdir(self.home)
         if not self._fill_reserve():
             self._enter_full("no room for the reserve")
 
@@ -655,37 +673,18 @@ class Log:
         return self.folder != self.home or self._fill_reserve()
 
     def _fill_reserve(self) -> bool:
-        if not self._wants_reserve:
-            return True
-        files, path, fd, made = self.files, f"{self.home}/{RESERVE_NAME}", -1, False
-        try:
-            if self._has_reserve:
-                fd = files.open(path)
-                # A power cut may have taken back that it was renamed, and left the header that was written then.
-                if files.pread(fd, SEGMENT_HEADER_BYTES, 0).strip(b"\0"):
-                    write_all(files, fd, bytes(SEGMENT_HEADER_BYTES), 0)
-            else:
-                fd = files.create(path)
-                made = True
-            files.fallocate(fd, 0, self.options.reserve_bytes)
-            files.fdatasync(fd)
-            self._has_reserve = True
-            return True
-        except OSError as error:
-            if made or self._has_reserve:
-                self._has_reserve = False
-                with contextlib.suppress(OSError):
-                    files.unlink(path)
-            if no_room(error):
-                return False
-            self._wants_reserve = False
-            self._note(f"no reserve for a full disk: {from_os_error(error, 'fallocate')}")
-            return True
-        finally:
-            # Not through self.files: who was left behind here has others by now.
-            if fd >= 0:
-                with contextlib.suppress(OSError):
-                    files.close(fd)
+        # All that the segment does not use, but for the next step of a send.
+        spare = self._allocated - self.offset - self.options.allocate_bytes if self.number else 0
+        return self._reserve.fill(self.files, spare, self._resize)
+
+    def _resize(self, by: int) -> None:
+        """Give back a part of what is allocated of the current segment, or allocate it again."""
+        if by < 0:
+            self._allocated += by  # before it is cut: who is left behind there must not rely on it
+            self.files.truncate(self._fd, self._allocated)
+        else:
+            self.files.fallocate(self._fd, self._allocated, by)
+            self._allocated += by
 
     def go_on(self, now: float) -> None:
         """Go on after a file operation that did not return, in a new segment and in a folder that answers.
