@@ -26,6 +26,7 @@ ILLEGAL_STATE = "amqp:illegal-state"
 CONNECTION_FORCED = "amqp:connection:forced"
 FRAMING_ERROR = "amqp:connection:framing-error"
 DETACH_FORCED = "amqp:link:detach-forced"
+LINK_STOLEN = "amqp:link:stolen"
 MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
 # AMQP 4.5.8
 UNKNOWN_TRANSACTION = "amqp:transaction:unknown-id"

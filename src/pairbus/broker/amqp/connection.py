@@ -48,7 +48,7 @@ from pairbus.sas import LISTEN, SEND, Claims
 
 from . import transactions
 from .attach import attach_link
-from .links import Node, ResponseNode, SourceNode, TargetNode, rejected
+from .links import Node, RequestNode, ResponseNode, SourceNode, TargetNode, rejected
 from .session_waiters import Waiting
 
 if TYPE_CHECKING:
@@ -132,6 +132,8 @@ class AmqpConnection(asyncio.Protocol):
         self._idle: dict[Link, tuple[int, float]] = {}
         #: Links with a node behind them. The engine's own list does not do: it is ahead of the events.
         self._served: dict[Link, None] = {}
+        #: The same by what a name is unique for (`_key`).
+        self._named: dict[tuple[bool, str, Session | None], Link] = {}
 
     def __repr__(self) -> str:
         return f"<AmqpConnection to {self.host.name}: {len(self._served)} links, {self._engine!r}>"
@@ -500,10 +502,21 @@ class AmqpConnection(asyncio.Protocol):
         """Put a node behind the link; its `closed` is called when the link ends, in whatever way."""
         link.context = node
         self._served[link] = None
+        self._named[_key(link)] = link
+
+    def _steal(self, link: Link) -> None:
+        """Detach the link that has the name of one which is being attached (AMQP 2.6.1)."""
+        for session in (None, link.session):
+            other = self._named.get((link.is_sender, link.name, session))
+            if other is not None and other is not link:
+                text = f"Another link of the name '{link.name}' was attached on this connection, in place of this one."
+                self.cut(other, Refusal(conditions.LINK_STOLEN, text))
 
     def _leave(self, link: Link) -> None:
         """End a link. Every link ends here, whoever ends it and how, so that nothing of it stays in the broker."""
         self._served.pop(link, None)
+        if self._named.get(key := _key(link)) is link:
+            del self._named[key]
         self._idle.pop(link, None)
         node: Node | None = link.context
         link.context = None
@@ -650,6 +663,7 @@ class AmqpConnection(asyncio.Protocol):
         # the client may have gone since it asked: the engine is ahead, and a fault may have kept the attach waiting
         if link.remote_detached or self._transport is None or self._is_leaving or self._engine.is_closed:
             return
+        self._steal(link)
         refusal = attach_link(self, link)
         if refusal is not None:
             self.cut(link, refusal)
@@ -673,6 +687,13 @@ class AmqpConnection(asyncio.Protocol):
         self._mark_authenticated()
         self._set_claims_deadline()
         self.host.cut_off(self)
+
+
+def _key(link: Link) -> tuple[bool, str, Session | None]:
+    """Return what no two links of a connection may share: direction and name. uamqp names the links of a request node
+    after that node, and has them in each of its sessions: there they are unique within the session alone."""
+    is_request_node = isinstance(link.context, RequestNode | ResponseNode)
+    return link.is_sender, link.name, link.session if is_request_node else None
 
 
 _HANDLERS: dict[type, Callable[[AmqpConnection, Any], None]] = {
