@@ -16,6 +16,7 @@ from pairbus.pairing.errors import (
     ClientFaultedError,
     NotTriedError,
     ScheduleDuringFailoverError,
+    note_nothing_sent,
 )
 from pairbus.pairing.events import BacklogQueueEjected, MessageDiverted, SizeWarning, StateChanged
 from pairbus.pairing.routing.patience import Brownout
@@ -231,6 +232,17 @@ async def test_p13_where_the_primary_was_silent_nobody_says_that_nothing_was_sen
         await sender.send_messages(ServiceBusMessage("x", message_id="m"))
     assert sent in str(caught.value)
     assert caught.value.outcome_unknown_ids == ("m",)
+
+
+async def test_p13_where_no_link_was_ever_open_the_error_says_that_nothing_was_sent(stage: MakeStage) -> None:
+    refused = [exceptions.ServiceBusConnectionError() for _ in range(3)]
+    for each in refused:
+        note_nothing_sent(each)
+    given, sender = begin(stage, *refused[:2], queues=(0,))
+    given.backlog(sender, 0).answers.append(refused[2])
+    with pytest.raises(BacklogUnavailableError, match="Nothing was sent") as caught:
+        await sender.send_messages(ServiceBusMessage("x", message_id="m"))
+    assert caught.value.outcome_unknown_ids == ()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.broker.server import Broker, NamespaceServer
 from pairbus.pairing.errors import NotTriedError
+from pairbus.pairing.pending_send import may_have_arrived
 from pairbus.pairing.routing import budget
 from pairbus.pairing.routing.patience import PrimaryTerms
 from pairbus.pairing.routing.verdicts import DEFAULT, Verdict
@@ -156,6 +157,51 @@ def test_p19_a_peer_that_falls_silent_while_opening_costs_the_time_granted(rig: 
     with takes(0.29, 0.3 + LATE_S), pytest.raises(exceptions.OperationTimeoutError):
         sender.send(hello(), 0.3)
     assert "not open" in repr(sender)
+
+
+@pytest.mark.parametrize(("point", "count"), SILENCES)
+def test_p13_a_call_whose_link_did_not_open_says_that_nothing_was_sent(rig: Rig, point: str, count: float) -> None:
+    sender = rig.sender(port=rig.proxy(point, count).port)
+    with pytest.raises(exceptions.OperationTimeoutError) as told:
+        sender.send(hello(), 0.3)
+    assert not may_have_arrived(told.value)
+
+
+def test_p13_a_call_whose_link_opened_and_whose_message_was_not_answered_says_so(rig: Rig) -> None:
+    sender = rig.sender(port=rig.proxy("disposition", 2).port)  # the first one answers the token
+    with pytest.raises(exceptions.OperationTimeoutError) as told:
+        sender.send(hello(), 2)
+    assert may_have_arrived(told.value)
+    assert rig.drain() == ["hello"]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_p13_a_refused_connection_says_that_nothing_was_sent(rig: Rig, transport: str) -> None:
+    sender = rig.sender(transport, port=unused_port(), retry_total=0)
+    for _ in range(2):
+        with pytest.raises(exceptions.ServiceBusConnectionError) as told:
+            sender.send(hello(), 2)
+        assert not may_have_arrived(told.value)
+
+
+def test_p13_after_a_link_was_lost_nobody_says_that_nothing_was_sent(rig: Rig) -> None:
+    sender = rig.used(retry_total=0)
+    with fault(rig.broker, "unreachable", namespace="contoso"):
+        with pytest.raises(exceptions.ServiceBusError) as told:
+            sender.send(hello(), 2)
+        assert may_have_arrived(told.value)
+        with pytest.raises(exceptions.ServiceBusError) as told:
+            sender.send(hello(), 2)
+        assert not may_have_arrived(told.value)
+
+
+def test_p13_a_link_that_opens_after_its_call_was_given_up_sends_nothing(rig: Rig) -> None:
+    sender = rig.sender(port=rig.proxy("delay", 0.05).port)
+    for _ in range(3):
+        with pytest.raises(exceptions.OperationTimeoutError) as told:
+            sender.send(hello(), 0.3)
+        assert not may_have_arrived(told.value)
+    assert rig.drain() == []
 
 
 @pytest.mark.parametrize("point", ["accept", "outcome", "attach"])

@@ -40,6 +40,7 @@ class StandIn:
         self._running = True
         self._handler: Any = None
         self._amqp_transport = Transport
+        self.opened: list[float | None] = []
         self.closed = False
 
     def close_sockets(self) -> None:
@@ -49,6 +50,9 @@ class StandIn:
     def _create_handler(self, _auth: Any) -> None:
         connection = SimpleNamespace(_transport=SimpleNamespace(sock=self.near))
         self._handler = SimpleNamespace(_connection=connection, _keep_alive_thread="a thread", close=self._close)
+
+    def _open(self, timeout: float | None = None) -> None:
+        self.opened.append(timeout)
 
     def _close(self) -> None:
         self.closed = True
@@ -224,6 +228,23 @@ def test_after_it_has_fired_every_failure_is_a_time_out(guard: Guard, sender: An
     guard.abort()
     with pytest.raises(exceptions.OperationTimeoutError, match="did not answer in time"):
         sender._handle_exception(OSError("Server unexpectedly closed connection"))
+    guard.disarm()
+
+
+def test_p13_it_knows_whether_a_link_was_open(guard: Guard, sender: StandIn) -> None:
+    own = StandIn._open
+    assert not guard.was_open
+    sender._open(2.0)
+    assert guard.was_open
+    assert sender._open.__func__ is own, "sends on an open link pass nothing of ours"  # type: ignore[attr-defined]
+    assert sender.opened == [2.0]
+
+
+def test_p13_once_it_has_fired_no_link_is_used_that_opens_after_all(guard: Guard, sender: StandIn) -> None:
+    guard.abort()
+    with pytest.raises(exceptions.OperationTimeoutError, match="not open in time"):
+        sender._open(2.0)
+    assert not guard.was_open
     guard.disarm()
 
 

@@ -15,6 +15,7 @@ Private parts of the SDK that it touches (the rest is in `pairing/sdk.py`):
 
     sender._create_handler                called for every new link: its AMQP client's `close_async` is replaced
     sender._handler                       that AMQP client
+    sender._open                          replaced until the first link is open: was anything sent?
     handler._connection._transport        .writer (a StreamWriter), or .session and .sock of aiohttp for a WebSocket;
                                           of the latter aiohttp's own ._conn.transport
     handler._keep_alive_thread            a task, in spite of its name: ended before closing, not waited for
@@ -49,6 +50,7 @@ from pairbus.pairing.guarded_sender import (
     ends_call,
     time_left,
     to_retry_after,
+    told,
     too_late,
 )
 from pairbus.pairing.routing.patience import PrimaryTerms
@@ -210,7 +212,8 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
                 self._end_opening(opening, guarded)
             if self._closed:
                 raise ValueError(CLOSED)
-            raise guarded.refusal or self._not_open_yet(asyncio.get_running_loop().time(), terms)
+            not_open = self._not_open_yet(asyncio.get_running_loop().time(), terms)
+            raise told(guarded.refusal or not_open, was_open=False)
         self._opening = None
         error = opening.exception()
         if error is None:
@@ -220,7 +223,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
         if sdk.spoils(error):
             self._discard(guarded)
         if is_news:
-            raise error
+            raise told(error, was_open=False)
 
     def _end_opening(self, opening: asyncio.Task[Any], guarded: _SdkSender) -> None:
         """End an opening whose time is over, or that was cancelled."""
@@ -290,7 +293,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
         if not task.done():
             self._guarded = None
             guarded.abandon(task)
-            raise guarded.refusal or self._timed_out(timeout_s)
+            raise told(guarded.refusal or self._timed_out(timeout_s), was_open=lost is not None or guarded.was_open)
         try:
             answer = task.result()
         except BaseException as error:
@@ -299,6 +302,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
                 self._discard(guarded)
             if guarded.refusal is not None and isinstance(error, OperationTimeoutError):
                 raise guarded.refusal from error
+            told(error, was_open=lost is not None or guarded.was_open)
             raise
         finally:
             guarded.refusal = None  # it holds the frames, and those hold it
@@ -390,7 +394,17 @@ class _Alarm:
 class _SdkSender(SdkSenderBase):
     """An SDK sender, judged by our rules. Used by one task at a time; once thrown away never used again."""
 
-    __slots__ = ("_alarm", "_create", "_handle", "_in_place", "ends_at", "refusal")
+    __slots__ = (
+        "_alarm",
+        "_create",
+        "_handle",
+        "_in_place",
+        "_is_abandoned",
+        "_open",
+        "ends_at",
+        "refusal",
+        "was_open",
+    )
 
     def __init__(self, sender: ServiceBusSender) -> None:
         self.sender = sender
@@ -402,6 +416,11 @@ class _SdkSender(SdkSenderBase):
         untyped: Any = sender
         self._handle: Callable[[BaseException], Awaitable[Any]] = untyped._handle_exception
         untyped._handle_exception = self._judge
+        #: A link was open, so something may have been sent. While it is False, an abandoned call will send nothing.
+        self.was_open = False
+        self._is_abandoned = False
+        self._open: Callable[..., Awaitable[None]] = untyped._open
+        untyped._open = self._open_first
         self._alarm = _Alarm()
         config = untyped._config
         if config.use_tls and config.ssl_context is None:
@@ -447,6 +466,7 @@ class _SdkSender(SdkSenderBase):
 
     def abandon(self, task: asyncio.Task[Any]) -> asyncio.Task[None]:
         """Ends a call that nobody waits for any more, and clears up after it."""
+        self._is_abandoned = True
         self.abort()
         task.cancel()
         return _in_background(self._clear_up(task))
@@ -471,6 +491,14 @@ class _SdkSender(SdkSenderBase):
         connection = _connection_of(_transport_of(self.sender._handler))
         if connection is not None:
             connection.abort()
+
+    async def _open_first(self, *arguments: Any, **options: Any) -> None:
+        """Open the first link; those after it, and sends on an open one, call the SDK's own method."""
+        await self._open(*arguments, **options)
+        if self._is_abandoned:
+            raise too_late()
+        self.was_open = True
+        del self.sender._open
 
     def _create_handler(self, auth: Any) -> None:
         self._create(auth)

@@ -65,6 +65,15 @@ def _listed(ids: tuple[str, ...]) -> str:
     return f" ({', '.join(ids[:_LISTED_MAX])}{more})" if ids else ""
 
 
+def note_nothing_sent(error: BaseException) -> None:
+    """Note on the error of an attempt that no link was open in it: nothing was sent, whatever else the error says."""
+    error._pairbus_nothing_sent = True  # type: ignore[attr-defined]
+
+
+def is_nothing_sent(error: BaseException) -> bool:
+    return getattr(error, "_pairbus_nothing_sent", False)
+
+
 class PairingError(PairbusError):
     pass
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
 
 from pairbus.pairing import sdk
-from pairbus.pairing.errors import NotTriedError
+from pairbus.pairing.errors import NotTriedError, note_nothing_sent
 from pairbus.pairing.routing.patience import PrimaryTerms
 from pairbus.pairing.routing.verdicts import is_silence
 
@@ -39,6 +39,7 @@ class SdkSenderBase:
 EndsAt = Callable[[BaseException], bool]
 SdkSenderT = TypeVar("SdkSenderT", bound=SdkSenderBase)
 OpeningT = TypeVar("OpeningT")
+ErrorT = TypeVar("ErrorT", bound=BaseException)
 
 
 class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
@@ -116,6 +117,13 @@ class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
         return OperationTimeoutError(
             message=f"Sending to {self._entity or 'the entity'} took longer than the {timeout_s:g} s that it had."
         )
+
+
+def told(error: ErrorT, *, was_open: bool) -> ErrorT:
+    """Return the error of a call; where no link was open during it, with a note that nothing was sent (P13)."""
+    if not was_open:
+        note_nothing_sent(error)
+    return error
 
 
 def time_left(deadline: float, now: float) -> float:

@@ -19,7 +19,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.exceptions import ServiceBusError, ServiceBusQuotaExceededError, ServiceBusServerBusyError
 
 from pairbus.pairing.backlog import diversion, sizes
-from pairbus.pairing.errors import NotTriedError, ScheduleDuringFailoverError, SentSoFar
+from pairbus.pairing.errors import NotTriedError, ScheduleDuringFailoverError, SentSoFar, is_nothing_sent
 from pairbus.pairing.events import SizeWarning
 from pairbus.pairing.options import Settings
 from pairbus.pairing.routing import budget
@@ -283,10 +283,10 @@ def schedule_refused(entity: str) -> ScheduleDuringFailoverError:
 def may_have_arrived(error: BaseException) -> bool:
     """Return whether a send that failed with this error may have been stored nevertheless.
 
-    A message that a broker refused or that was not tried was not stored; after a lost connection or a time-out nobody
-    knows.
+    A message that a broker refused, that was not tried or for which no link was open was not stored; after a lost
+    connection or a time-out nobody knows.
     """
-    if isinstance(error, NotTriedError | ServiceBusQuotaExceededError):
+    if isinstance(error, NotTriedError | ServiceBusQuotaExceededError) or is_nothing_sent(error):
         return False
     is_answer = isinstance(error, ServiceBusError | TypeError | ValueError)
     return not is_answer or DEFAULT(error) is Verdict.QUALIFIES

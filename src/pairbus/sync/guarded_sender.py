@@ -37,6 +37,7 @@ from pairbus.pairing.guarded_sender import (
     SdkSenderBase,
     time_left,
     to_retry_after,
+    told,
     too_late,
 )
 from pairbus.pairing.routing.patience import PrimaryTerms
@@ -211,7 +212,8 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         if not opening.wait(granted_s):
             if time.monotonic() >= opening.ends and not opening.abandon():  # in a connect, say: no socket to be shut
                 self._guarded = self._opening = None
-            raise opening.guarded.guard.refusal or self._not_open_yet(time.monotonic(), terms)
+            refusal = opening.guarded.guard.refusal
+            raise told(refusal or self._not_open_yet(time.monotonic(), terms), was_open=False)
         if opening.spoilt:
             self._guarded = None
         self._opening = None
@@ -222,7 +224,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
             self._opened(opening.guarded, time.monotonic(), is_news)
         elif error is not None and is_news:
             try:
-                raise error
+                raise told(error, was_open=False)
             finally:
                 del error, opening  # they hold the frames, and those hold them
 
@@ -265,13 +267,14 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
                 if not done and errand.abandon() and not errand.spoilt:
                     guarded.throw_away()
         if not done:
-            raise guard.refusal or self._timed_out(timeout_s)
+            raise told(guard.refusal or self._timed_out(timeout_s), was_open=was_open)
         if errand.error is not None:
+        was_open = lost is not None or guard.was_open
             self._refused(errand.error)
             try:
                 if guard.refusal is not None and isinstance(errand.error, OperationTimeoutError):
                     raise guard.refusal from errand.error
-                raise errand.error
+                raise told(errand.error, was_open=was_open)
             finally:
                 errand.error = guard.refusal = None  # they hold the frames, and those hold the errand
         self._opened(guarded, time.monotonic())

@@ -15,6 +15,7 @@ Private parts of the SDK that it touches (the rest is in `pairing/sdk.py`):
 
     sender._create_handler             called for every new link: the guard learns of the AMQP client
     sender._handler                    that AMQP client
+    sender._open                       replaced until the first link is open: was anything sent?
     sender._handle_exception           replaced for the guarded sender: see pairing/sdk.py
     sender._config.ssl_context         replaced by a context that shows its socket before the handshake
     handler.close                      public, but of a private class: replaced, so that it always closes its socket
@@ -100,8 +101,8 @@ class Guard:
     """Stands beside one SDK sender: its deadline, its sockets, and how its failed attempts are judged."""
 
     __slots__ = (
-        "__weakref__", "_create", "_handle", "_handler", "_lock", "_put_off", "_sender", "_sock", "deadline",
-        "ends_at", "fired", "in_place", "refusal",
+        "__weakref__", "_create", "_handle", "_handler", "_lock", "_open", "_put_off", "_sender", "_sock", "deadline",
+        "ends_at", "fired", "in_place", "refusal", "was_open",
     )  # fmt: skip
 
     def __init__(self, sender: Any, native: bool = True) -> None:
@@ -120,6 +121,11 @@ class Guard:
         self._sock: socket.socket | None = None
         self._handle = sender._handle_exception
         sender._handle_exception = self._judge
+        #: A link was open, so that something may have been sent. While it is False, a guard that has fired is the end:
+        #: nothing will be sent any more.
+        self.was_open = False
+        self._open = sender._open
+        sender._open = self._open_first
         if not native:
             return
         config = sender._config
@@ -190,6 +196,15 @@ class Guard:
         return found
 
     def _create_handler(self, auth: Any) -> None:
+    def _open_first(self, *arguments: Any, **options: Any) -> None:
+        """Open the first link; those after it, and sends on an open one, call the SDK's own method."""
+        self._open(*arguments, **options)
+        with self._lock:
+            if self.fired:
+                raise OperationTimeoutError(message="The link was not open in time.")
+            self.was_open = True
+        del self._sender._open
+
         self._create(auth)
         handler = self._handler = self._sender._handler
         close = handler.close
