@@ -15,7 +15,7 @@ from pairbus.pairing.errors import AlreadyPaired, BacklogUnavailableError, Pairi
 from ..pairing.silent_proxy import SilentProxy
 from .account import ids
 from .scenarios import in_both_apis
-from .world import AT_ONCE, OTHERS, SHORT, Pair, World
+from .world import AT_ONCE, GRACE_S, OTHERS, SHORT, Pair, World
 
 
 @in_both_apis()
@@ -36,6 +36,30 @@ async def test_p3_secondary_down_at_the_start_pairing_raises_and_can_be_done_aga
         async with world.fault("no-send", entity=queue):
             await pair.deliver(queue, world.message())
     await world.restore_message()
+
+
+@in_both_apis(each={"managed": (True,), "ready-made": (False,)})
+async def test_p3_a_secondary_that_is_silent_at_the_start_costs_the_time_of_a_send(world: World, manage: bool) -> None:
+    begun = time.monotonic()
+    async with world.fault("black-hole", namespace=world.secondary.name):
+        with pytest.raises(PairingFailed):
+            async with world.pair(send_timeout=3, manage=manage):
+                pass
+        assert time.monotonic() - begun < 3 + GRACE_S
+
+
+@in_both_apis()
+async def test_p13_where_both_namespaces_only_refused_the_error_says_that_nothing_was_sent(
+    world: World, queue: str
+) -> None:
+    async with (
+        world.pair(send_timeout=3) as pair,
+        world.fault("unreachable"),
+        world.fault("unreachable", namespace=world.secondary.name),
+    ):
+        for _ in range(2):
+            error = await pair.refuse(queue, world.message(), error=BacklogUnavailableError, match="Nothing was sent")
+            assert error.outcome_unknown_ids == ()  # type: ignore[attr-defined]
 
 
 @in_both_apis()

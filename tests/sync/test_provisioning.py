@@ -1,8 +1,8 @@
 # Generated from tests/aio/test_provisioning.py by scripts/generate_sync.py; do not edit.
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,7 +30,7 @@ def no_queues(**limits: Any) -> Iterator[Queue]:
 
 
 def provision(count: int = 3) -> Provision:
-    return Provision("contoso", "backup", count, now=time.monotonic(), give_up_after_s=60.0)
+    return Provision("contoso", "backup", count, give_up_after_s=60.0)
 
 
 def test_p4_missing_queues_are_made_and_p9_how() -> None:
@@ -40,7 +40,7 @@ def test_p4_missing_queues_are_made_and_p9_how() -> None:
     assert [name for name, _ in manager.made] == [path(0), path(2)]
     for _, properties in manager.made:
         assert properties.items() >= QUEUE_PROPERTIES.items()
-        assert properties["timeout"] == 10.0
+        assert properties["timeout"] == 9.0
 
 
 def test_p10_queues_that_are_there_are_left_as_they_are() -> None:
@@ -75,6 +75,38 @@ def test_p5_a_conflict_over_a_queue_that_is_not_there_is_tried_again() -> None:
     manage(given, manager, 10.0)
     assert given.queues == (0,)
     assert manager.tries[0] == 2
+
+
+def test_p5_queues_that_are_made_take_no_time_from_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(provisioning, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    given, manager = provision(10), FakeManager(refusals={8: [http(500)]})
+    create = manager.create_queue
+
+    def slow(name: str, **properties: Any) -> None:
+        clock[0] += 10.0
+        create(name, **properties)
+
+    monkeypatch.setattr(manager, "create_queue", slow)
+    manage(given, manager, 60.0)
+    assert given.queues == tuple(range(10))
+
+
+def test_p3_a_secondary_that_is_silent_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request takes as long as it may; the queues are listed, and then nothing is said any more."""
+    clock = [0.0]
+    monkeypatch.setattr(provisioning, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    given, manager = provision(10), FakeManager()
+
+    def silent(name: str, **properties: Any) -> None:
+        clock[0] += properties["timeout"] + properties["retry_backoff_max"]
+        raise ServiceRequestError("silent")
+
+    monkeypatch.setattr(manager, "create_queue", silent)
+    with pytest.raises(PairingFailed) as caught:
+        manage(given, manager, 40.0)
+    assert clock[0] == pytest.approx(60.0)
+    assert is_unavailable(caught.value)
 
 
 def test_p3_no_right_to_manage_is_raised_without_asking_ten_times() -> None:
@@ -113,6 +145,23 @@ def test_p4_without_a_manager_each_queue_is_looked_at() -> None:
     assert given.queues == tuple(range(17))
     assert [event.queue for event in given.left_out] == [17, 18, 19]
     assert max(at_once) <= provisioning.LINKS_AT_ONCE_MAX
+
+
+def test_p3_without_a_manager_a_silent_secondary_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(provisioning, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    given, tried = provision(1000), []
+
+    def open_link(index: int) -> None:
+        tried.append(index)
+        clock[0] += 30.0
+        raise OperationTimeoutError()
+
+    with pytest.raises(PairingFailed):
+        look(given, open_link)
+    at_once = provisioning.LINKS_AT_ONCE_MAX
+    assert len(tried) <= 3 * at_once, "two rounds of thirty seconds, and who had begun by then"
+    assert len(given.left_out) == 1000
 
 
 def test_p3_without_a_manager_an_absent_secondary_is_unavailable() -> None:

@@ -660,7 +660,7 @@ def _make_queues(name: str, secondary: NamespaceArgument, count: int, ca_file: P
     from pairbus.sync.provisioning import manage
     from pairbus.syphon.listing import OPTIONS, reason
 
-    made = Provision(name, secondary.host, count, now=time.monotonic(), give_up_after_s=30.0)
+    made = Provision(name, secondary.host, count, give_up_after_s=30.0)
     try:
         with secondary.admin(ca_file, **OPTIONS) as admin:
             plan = queues.plan(name, count, [each.name for each in admin.list_queues()])

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import random
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Self, Unpack
@@ -374,7 +373,6 @@ class Pairing:
             self.primary_name,
             self.secondary_name,
             self.settings.backlog_queue_count,
-            now=time.monotonic(),
             give_up_after_s=self.settings.send_timeout,
             is_managed=manager is not None,
         )

@@ -25,35 +25,37 @@ RETRY_DELAY_S: Final = 0.2
 
 
 def manage(provision: Provision, manager: Any, timeout_s: float) -> None:
-    """Lists the queues, and makes those that are missing."""
-    limits = request_limits(timeout_s)
+    """Lists the queues, and makes those that are missing. No request takes longer than `timeout_s`."""
     try:
-        missing = provision.listed(list(manager.list_queues(**limits)))
+        missing = provision.listed(list(manager.list_queues(**request_limits(timeout_s))))
     except (AzureError, OSError) as error:
         raise provision.failed(f"the queues of {provision.secondary} can't be listed", error) from error
     for position, index in enumerate(missing):
-        refusal = _make(provision, manager, index, limits)
+        refusal = _make(provision, manager, index, timeout_s)
         if refusal is None:
             provision.there(index)
             continue
         provision.leave_out(index, refusal)
-        if provision.is_hopeless(refusal, time.monotonic()):
+        if provision.is_hopeless(refusal):
             for other in missing[position + 1 :]:
                 provision.leave_out(other, refusal)
             break
     provision.check()
 
 
-def _make(provision: Provision, manager: Any, index: int, limits: dict[str, float]) -> Exception | None:
+def _make(provision: Provision, manager: Any, index: int, timeout_s: float) -> Exception | None:
     tries = 0
     while True:
+        began = time.monotonic()
+        limits = request_limits(min(timeout_s, provision.left_s))
         try:
             manager.create_queue(provision.path(index), **QUEUE_PROPERTIES, **limits)
         except (AzureError, OSError) as error:
             if is_conflict(error) and _is_there(provision, manager, index, limits):
                 return None
             tries += 1
-            if not provision.try_again(error, tries, time.monotonic()):
+            provision.failed_for(time.monotonic() - began)
+            if not provision.try_again(error, tries):
                 return error
             sleep(RETRY_DELAY_S)
         else:
@@ -70,11 +72,18 @@ def _is_there(provision: Provision, manager: Any, index: int, limits: dict[str, 
 
 def look(provision: Provision, open_link: Callable[[int], None]) -> None:
     """Without an administration client (P4): `open_link` raises where the queue with that index can't be sent to."""
+    last: Exception | None = None
 
     def failure_of(index: int) -> Exception | None:
+        nonlocal last
+        if last is not None and provision.left_s <= 0:
+            return last
+        began = time.monotonic()
         try:
             open_link(index)
         except Exception as error:
+            last = error
+            provision.failed_for((time.monotonic() - began) / LINKS_AT_ONCE_MAX)
             return error
         return None
 
@@ -88,5 +97,17 @@ def look(provision: Provision, open_link: Callable[[int], None]) -> None:
 
 
 def request_limits(timeout_s: float) -> dict[str, float]:
-    """For one request of the administration client, whose own limits are minutes: black holes must not hold it."""
-    return {"timeout": timeout_s, "connection_timeout": timeout_s / 2, "read_timeout": timeout_s / 2}
+    """For one request of the administration client, whose own limits are minutes: black holes must not hold it.
+
+    There are two attempts at one that is silent. The SDK pauses after the last attempt, too, and does not count that
+    against its `timeout`.
+    """
+    pause_s = timeout_s / 10
+    attempts_s = timeout_s - pause_s
+    return {
+        "timeout": attempts_s,
+        "connection_timeout": attempts_s / 2,
+        "read_timeout": attempts_s / 2,
+        "retry_read": 1,
+        "retry_backoff_max": pause_s,
+    }

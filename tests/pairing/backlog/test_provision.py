@@ -17,7 +17,7 @@ from tests.pairing.managers import Queue, http, path
 
 @pytest.fixture
 def given() -> Provision:
-    return Provision("contoso", "backup", 3, now=100.0, give_up_after_s=60.0)
+    return Provision("contoso", "backup", 3, give_up_after_s=60.0)
 
 
 def test_p4_what_is_missing_is_to_be_made(given: Provision) -> None:
@@ -30,7 +30,7 @@ def test_p4_what_is_missing_is_to_be_made(given: Provision) -> None:
 
 
 def test_p5_without_a_listing_a_syphon_reads_as_many_as_were_asked_for() -> None:
-    given = Provision("contoso", "backup", 3, now=100.0, give_up_after_s=60.0, is_managed=False)
+    given = Provision("contoso", "backup", 3, give_up_after_s=60.0, is_managed=False)
     given.there(1)
     assert given.to_read == (0, 1, 2), "one that could not be sent to just now may hold messages"
 
@@ -43,18 +43,20 @@ def test_p10_a_low_delivery_count_is_warned_of_where_the_queue_is_used(given: Pr
 
 
 def test_p5_three_tries(given: Provision) -> None:
-    assert [given.try_again(http(500), tries, 101.0) for tries in (1, 2, 3)] == [True, True, False]
+    assert [given.try_again(http(500), tries) for tries in (1, 2, 3)] == [True, True, False]
 
 
 def test_p5_a_right_that_is_lacking_does_not_come_by_asking(given: Provision) -> None:
-    assert not given.try_again(http(401), 1, 101.0)
-    assert given.is_hopeless(http(403), 101.0)
+    assert not given.try_again(http(401), 1)
+    assert given.is_hopeless(http(403))
 
 
 def test_p5_tries_that_fail_have_an_end(given: Provision) -> None:
-    assert not given.is_hopeless(http(500), 159.0)
-    assert given.is_hopeless(http(500), 160.0)
-    assert not given.try_again(http(500), 1, 160.0)
+    given.failed_for(59.0)
+    assert not given.is_hopeless(http(500))
+    given.failed_for(1.0)
+    assert given.is_hopeless(http(500))
+    assert not given.try_again(http(500), 1)
 
 
 def test_p5_partial_start(given: Provision) -> None:
@@ -119,7 +121,7 @@ def test_http_errors_by_their_status(status: int, conflict: bool, access: bool) 
     ],
 )
 def test_p4_without_a_manager_the_hint_is_another(error: Exception, hint: str) -> None:
-    given = Provision("contoso", "backup", 3, now=0.0, give_up_after_s=1.0, is_managed=False)
+    given = Provision("contoso", "backup", 3, give_up_after_s=1.0, is_managed=False)
     given.leave_out(0, error)
     with pytest.raises(PairingFailed, match=hint):
         given.check()

@@ -23,7 +23,8 @@ _NO_ACCESS: Final = (ClientAuthenticationError, ServiceBusAuthenticationError, S
 class Provision:
     """Which backlog queues exist, and which were left out.
 
-    `give_up_after_s` bounds the time that failing tries may take together; those that succeed do not count.
+    `give_up_after_s` bounds the time that failing tries may take together; those that succeed do not count, however
+    many there are.
     """
 
     def __init__(
@@ -32,7 +33,6 @@ class Provision:
         secondary: str,
         count: int,
         *,
-        now: float,
         give_up_after_s: float,
         is_managed: bool = True,
     ) -> None:
@@ -44,7 +44,8 @@ class Provision:
         self.warnings: list[str] = []
         self._found: set[int] = set()
         self._extra: set[int] = set()
-        self._give_up_at = now + give_up_after_s
+        #: How long tries may still fail.
+        self.left_s = give_up_after_s
 
     def __repr__(self) -> str:
         return (
@@ -81,16 +82,20 @@ class Provision:
     def there(self, index: int) -> None:
         self._found.add(index)
 
-    def try_again(self, error: BaseException, tries: int, now: float) -> bool:
+    def failed_for(self, seconds: float) -> None:
+        """Note that a try has failed, and how long it took."""
+        self.left_s -= seconds
+
+    def try_again(self, error: BaseException, tries: int) -> bool:
         """After a queue could not be made: three times (P5), but a right that is lacking does not come by asking."""
-        return tries < backlog_queues.TRIES and not is_no_access(error) and now < self._give_up_at
+        return tries < backlog_queues.TRIES and not self.is_hopeless(error)
 
     def leave_out(self, index: int, error: BaseException) -> None:
         self.left_out.append(BacklogQueueLeftOut(index, error))
 
-    def is_hopeless(self, error: BaseException, now: float) -> bool:
-        """After a queue was left out: would the next ones only fail the same way, and take their time for it?"""
-        return is_no_access(error) or now >= self._give_up_at
+    def is_hopeless(self, error: BaseException) -> bool:
+        """After a try that failed: would the next ones only fail the same way, and take their time for it?"""
+        return is_no_access(error) or self.left_s <= 0
 
     def check(self) -> None:
         """Raises if there is nothing to pair with."""
