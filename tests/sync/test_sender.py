@@ -511,6 +511,25 @@ def test_p19_a_link_that_did_not_open_in_the_time_of_a_send_is_opened_without_on
     assert primary(sender).begun == begun
 
 
+def test_p23_a_callback_that_sends_for_each_event_comes_to_an_end(stage: MakeStage) -> None:
+    given, sender = begin(stage, exceptions.ServiceBusConnectionError())
+    told: list[Any] = []
+
+    def audit(event: Any) -> None:
+        told.append(event)
+        if len(told) < 50:  # so that this test ends, too
+            sender.send_messages(ServiceBusMessage("audit", message_id=f"{len(told)}"))
+
+    given.monitor._subscribers.subscribe(audit)
+    sender.send_messages(ServiceBusMessage("x", message_id="m"))
+    backlog = given.backlog(sender, 0)
+    assert wait_until(lambda: len(backlog.sent) == 3 and len(told) == 2)
+    assert [type(event) for event in told] == [StateChanged, MessageDiverted]
+    sender.send_messages(ServiceBusMessage("x", message_id="n"))
+    assert wait_until(lambda: len(backlog.sent) == 5 and len(told) == 3)
+    assert given.named(MessageDiverted) == [MessageDiverted("orders", 0, 1, (each,)) for each in ("m", "n")]
+
+
 def test_p21_every_sender_of_the_client_changes_its_route_at_once(stage: MakeStage) -> None:
     given = stage()
     senders = [given.sender() for _ in range(5)]

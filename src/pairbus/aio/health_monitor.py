@@ -167,6 +167,10 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
 
     # Telling
 
+    @property
+    def is_telling_here(self) -> bool:
+        return self._teller is not None and asyncio.current_task() is self._teller
+
     def _tell(self) -> None:
         """Tell untold events in order: those that a callback causes come after the one that it was called for."""
         if self._telling:

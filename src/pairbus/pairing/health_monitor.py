@@ -219,6 +219,11 @@ class HealthMonitorBase(Generic[PingerT]):
 
     # Implemented by the sync and async subclasses
 
+    @property
+    def is_telling_here(self) -> bool:
+        """Whether the caller is a subscriber's callback that is being told."""
+        raise NotImplementedError
+
     def _prepare(self) -> None:
         raise NotImplementedError
 

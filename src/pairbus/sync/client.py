@@ -171,7 +171,7 @@ class ServiceBusClient(SdkClient):
 
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Calls `callback` with each event, in order, on whatever thread it comes up; it must not block. What it raises
-        is logged. The returned function ends it."""
+        is logged. That messages which it sends itself were diverted is no event. The returned function ends it."""
         return self._heard_by().subscribe(callback)
 
     def observe(self, observer: Observer) -> Callable[[], None]:

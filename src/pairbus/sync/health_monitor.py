@@ -31,6 +31,7 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
     def _prepare(self) -> None:
         self.lock = threading.Lock()
         self._turn = threading.Lock()  # to tell
+        self._telling: int | None = None  # whose turn it is
         self._wake = threading.Condition(self.lock)
         self._thread: threading.Thread | None = None
         self._ping_threads: set[threading.Thread] = set()
@@ -73,6 +74,7 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
         self._pingers.clear()
         self._ping_threads.clear()
         self._turn = threading.Lock()
+        self._telling = None
         self.coordinator.forked()
         if self._control_file is not None and not self.closed:
             # A child that only sends, and is healthy, would else never look.
@@ -173,6 +175,10 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
 
     # Telling
 
+    @property
+    def is_telling_here(self) -> bool:
+        return self._telling == threading.get_ident()
+
     def _tell(self) -> None:
         """Tell untold events in order: one thread tells at a time, also what others add meanwhile."""
         while self._untold and self._tell_in_turn():
@@ -184,8 +190,10 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
         try:
             take(held, self._turn)
             if held[0]:
+                self._telling = threading.get_ident()
                 self._tell_untold()
             return held[0]
         finally:
             if held and held[0]:
+                self._telling = None
                 self._turn.release()

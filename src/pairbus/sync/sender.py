@@ -250,7 +250,8 @@ class PairedSender(ServiceBusSender):
                 dispatch.backlog_failed(now, failure, pending.sent_so_far())
             step = dispatch.step(now)
         monitor.attend()
-        if monitor.has_subscribers and (confirmed := pending.newly_confirmed()):
+        # Where a callback sends for each event, its own messages would be events without end.
+        if monitor.has_subscribers and not monitor.is_telling_here and (confirmed := pending.newly_confirmed()):
             monitor.announce(MessageDiverted(self._entity, action.queue, len(confirmed), message_ids(confirmed)))
         return step
 
