@@ -16,6 +16,7 @@ from azure.core.exceptions import ServiceRequestError
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.aio._base_handler_async import ServiceBusSharedKeyCredential
+from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.aio import provisioning
 from pairbus.aio.client import ServiceBusClient
@@ -45,6 +46,7 @@ from pairbus.pairing.routing.states import EntityState
 from pairbus.testing import fault
 
 from ..pairing.managers import AsyncFakeManager, http, path
+from ..pairing.silent_proxy import SilentProxy
 from .background import Background, OtherClient, OtherFakeManager, names_of_all, wait_until
 
 SRC = Path(provisioning.__file__).parent.parent
@@ -225,6 +227,31 @@ async def test_p6_a_client_that_is_being_paired_is_refused(clients: Clients) -> 
     assert len(manager.made) == 3
 
 
+async def test_p44_a_client_that_is_closed_while_it_is_being_paired_is_not_paired(clients: Clients) -> None:
+    client, manager, before = clients(), AsyncFakeManager(), names_of_all()
+    create = manager.create_queue
+
+    async def create_queue(name: str, **properties: Any) -> None:
+        await Background(client.close).result()
+        await create(name, **properties)
+
+    manager.create_queue = create_queue  # type: ignore[method-assign]
+    given = options(clients(SECONDARY), manager)
+    with pytest.raises(PairingFailed, match="closed while it was being paired"):
+        await client.pair_namespace(given)
+    assert not client.is_paired
+    assert not given.claimed
+    assert await wait_until(lambda: not [name for name in names_of_all() - before if name.startswith("pairbus")])
+
+
+async def test_p6_a_client_that_was_closed_is_not_paired(clients: Clients) -> None:
+    client, given = clients(), options(clients(SECONDARY))
+    await client.close()
+    with pytest.raises(InvalidOptions, match="has been closed"):
+        await client.pair_namespace(given)
+    assert not given.claimed
+
+
 async def test_p8_an_address_needs_a_primary_name(clients: Clients) -> None:
     local = "Endpoint=sb://127.0.0.1:5;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
     given = options(clients(SECONDARY))
@@ -276,6 +303,32 @@ async def test_p44_closing_ends_the_trying(clients: Clients) -> None:
     )
     await client.close()
     assert await wait_until(lambda: "pairbus-pairing" not in names_of_all())
+
+
+async def test_p44_closing_ends_the_links_that_are_being_tried(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = provisioning.look
+    tries: list[bool] = []
+
+    async def away_at_first(*arguments: Any) -> None:
+        tries.append(True)
+        if len(tries) == 1:
+            raise PairingFailed("nobody answers") from OperationTimeoutError()
+        await look(*arguments)
+
+    monkeypatch.setattr(provisioning, "look", away_at_first)
+    client = clients()
+    with SilentProxy(0, "accept") as network:
+        text = f"Endpoint=sb://127.0.0.1:{network.port};SharedAccessKeyName=a;SharedAccessKey=b"
+        settings: Any = {"on_secondary_unavailable": "degrade", "backlog_retry_interval": 0.1}
+        await client.pair_namespace(
+            SendAvailabilityPairedNamespaceOptions(None, clients(f"{text};UseDevelopmentEmulator=true"), **settings)
+        )
+        assert await wait_until(lambda: network.withheld)
+        await client.close()
+        assert await wait_until(lambda: network.closed_by_client == network.accepted)
+        assert await wait_until(lambda: "pairbus-pairing" not in names_of_all())
 
 
 async def test_p23_the_operator(clients: Clients) -> None:

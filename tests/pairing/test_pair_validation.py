@@ -73,6 +73,7 @@ def test_p6_two_namespaces_may_be_paired() -> None:
             r" pairbus\.ServiceBusClient$",
         ),
         ({}, {"is_async": None}, InvalidOptions, r"messaging_factory is no ServiceBusClient of azure\.servicebus$"),
+        ({"is_closed": True}, {}, InvalidOptions, r"this client of contoso\S+ has been closed; pair a new one"),
         ({}, {"is_closed": True}, InvalidOptions, r"the secondary backup\S+ has been closed; make a new one"),
         (
             {},

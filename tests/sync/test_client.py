@@ -15,6 +15,7 @@ import pytest
 from azure.core.exceptions import ServiceRequestError
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus._base_handler import ServiceBusSharedKeyCredential
+from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.broker import Broker, serve_sync
 from pairbus.pairing.errors import (
@@ -44,6 +45,7 @@ from pairbus.sync.sender import PairedSender
 from pairbus.testing import fault
 
 from ..pairing.managers import FakeManager, http, path
+from ..pairing.silent_proxy import SilentProxy
 from .background import Background, OtherClient, OtherFakeManager, names_of_all, wait_until
 
 SRC = Path(provisioning.__file__).parent.parent
@@ -224,6 +226,31 @@ def test_p6_a_client_that_is_being_paired_is_refused(clients: Clients) -> None:
     assert len(manager.made) == 3
 
 
+def test_p44_a_client_that_is_closed_while_it_is_being_paired_is_not_paired(clients: Clients) -> None:
+    client, manager, before = clients(), FakeManager(), names_of_all()
+    create = manager.create_queue
+
+    def create_queue(name: str, **properties: Any) -> None:
+        Background(client.close).result()
+        create(name, **properties)
+
+    manager.create_queue = create_queue  # type: ignore[method-assign]
+    given = options(clients(SECONDARY), manager)
+    with pytest.raises(PairingFailed, match="closed while it was being paired"):
+        client.pair_namespace(given)
+    assert not client.is_paired
+    assert not given.claimed
+    assert wait_until(lambda: not [name for name in names_of_all() - before if name.startswith("pairbus")])
+
+
+def test_p6_a_client_that_was_closed_is_not_paired(clients: Clients) -> None:
+    client, given = clients(), options(clients(SECONDARY))
+    client.close()
+    with pytest.raises(InvalidOptions, match="has been closed"):
+        client.pair_namespace(given)
+    assert not given.claimed
+
+
 def test_p8_an_address_needs_a_primary_name(clients: Clients) -> None:
     local = "Endpoint=sb://127.0.0.1:5;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
     given = options(clients(SECONDARY))
@@ -275,6 +302,30 @@ def test_p44_closing_ends_the_trying(clients: Clients) -> None:
     )
     client.close()
     assert wait_until(lambda: "pairbus-pairing" not in names_of_all())
+
+
+def test_p44_closing_ends_the_links_that_are_being_tried(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = provisioning.look
+    tries: list[bool] = []
+
+    def away_at_first(*arguments: Any) -> None:
+        tries.append(True)
+        if len(tries) == 1:
+            raise PairingFailed("nobody answers") from OperationTimeoutError()
+        look(*arguments)
+
+    monkeypatch.setattr(provisioning, "look", away_at_first)
+    client = clients()
+    with SilentProxy(0, "accept") as network:
+        text = f"Endpoint=sb://127.0.0.1:{network.port};SharedAccessKeyName=a;SharedAccessKey=b"
+        settings: Any = {"on_secondary_unavailable": "degrade", "backlog_retry_interval": 0.1}
+        client.pair_namespace(
+            SendAvailabilityPairedNamespaceOptions(None, clients(f"{text};UseDevelopmentEmulator=true"), **settings)
+        )
+        assert wait_until(lambda: network.withheld)
+        client.close()
+        assert wait_until(lambda: network.closed_by_client == network.accepted)
+        assert wait_until(lambda: "pairbus-pairing" not in names_of_all())
 
 
 def test_p23_the_operator(clients: Clients) -> None:

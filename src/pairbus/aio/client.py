@@ -139,7 +139,7 @@ class ServiceBusClient(SdkClient):
                     )
                 self._is_pairing = is_mine = True
             with claimed(options, self):
-                self._pairing = await self._paired_by(options, observers)
+                await self._paired_by(options, observers)
         finally:
             if is_mine:
                 self._is_pairing = False
@@ -149,15 +149,20 @@ class ServiceBusClient(SdkClient):
 
     async def _paired_by(
         self, options: SendAvailabilityPairedNamespaceOptions, observers: tuple[Observer, ...]
-    ) -> Pairing:
+    ) -> None:
         pairing = Pairing(self, options, observers)
         try:
             await pairing.set_up()
+            self._pairing = pairing  # first: who closes the client says so, and then looks for the pairing
+            if self._is_closed:
+                raise PairingFailed(
+                    f"the client of {self.fully_qualified_namespace} was closed while it was being paired"
+                )
         except BaseException:
+            self._pairing = None
             await pairing.stop()
             pairing.monitor.close_observers()
             raise
-        return pairing
 
     # The pairing
 
@@ -328,6 +333,8 @@ class Pairing:
         self.halts = Halts(self.monitor)
         self._host: Any = None
         self._repeated: RepeatedAttempt | None = None
+        # Links that are being tried (P4): where the attempt is not ended, as on threads, closing ends them.
+        self._looking: set[GuardedSender] = set()
         self._is_stopped = False
 
     async def set_up(self) -> None:
@@ -349,6 +356,8 @@ class Pairing:
         self._is_stopped = True
         if self._repeated is not None:
             await self._repeated.stop()
+        for each in tuple(self._looking):
+            await each.close(0.0)
         if self._host is not None:
             await guarded_call(self._host.stop)
         if self._warm is not None:
@@ -424,9 +433,12 @@ class Pairing:
 
     async def _look(self, index: int) -> None:
         sender = GuardedSender(lambda: self._make_backlog_sender(index), backlog_queues.path(self.primary_name, index))
+        self._looking.add(sender)
         try:
-            await sender.open(self.settings.send_timeout / 2)
+            if not self._is_stopped:  # else nobody would close it
+                await sender.open(self.settings.send_timeout / 2)
         finally:
+            self._looking.discard(sender)
             await sender.close()
 
     def _make_backlog_sender(self, index: int) -> ServiceBusSender:

@@ -78,6 +78,8 @@ def check(
         raise AlreadyPaired(
             f"this client of {primary.namespace} is paired already; make another client for another pair"
         )
+    if primary.is_closed:
+        raise InvalidOptions(f"this client of {primary.namespace} has been closed; pair a new one")
     options.check_free()
     if primary.serves is not None:
         raise AlreadyPaired(

@@ -140,7 +140,7 @@ class ServiceBusClient(SdkClient):
                     )
                 self._is_pairing = is_mine = True
             with claimed(options, self):
-                self._pairing = self._paired_by(options, observers)
+                self._paired_by(options, observers)
         finally:
             if is_mine:
                 self._is_pairing = False
@@ -148,15 +148,20 @@ class ServiceBusClient(SdkClient):
         if isinstance(partner, ServiceBusClient):
             partner._is_in_pair = True
 
-    def _paired_by(self, options: SendAvailabilityPairedNamespaceOptions, observers: tuple[Observer, ...]) -> Pairing:
+    def _paired_by(self, options: SendAvailabilityPairedNamespaceOptions, observers: tuple[Observer, ...]) -> None:
         pairing = Pairing(self, options, observers)
         try:
             pairing.set_up()
+            self._pairing = pairing  # first: who closes the client says so, and then looks for the pairing
+            if self._is_closed:
+                raise PairingFailed(
+                    f"the client of {self.fully_qualified_namespace} was closed while it was being paired"
+                )
         except BaseException:
+            self._pairing = None
             pairing.stop()
             pairing.monitor.close_observers()
             raise
-        return pairing
 
     # The pairing
 
@@ -327,6 +332,8 @@ class Pairing:
         self.halts = Halts(self.monitor)
         self._host: Any = None
         self._repeated: RepeatedAttempt | None = None
+        # Links that are being tried (P4): where the attempt is not ended, as on threads, closing ends them.
+        self._looking: set[GuardedSender] = set()
         self._is_stopped = False
 
     def set_up(self) -> None:
@@ -348,6 +355,8 @@ class Pairing:
         self._is_stopped = True
         if self._repeated is not None:
             self._repeated.stop()
+        for each in tuple(self._looking):
+            each.close(0.0)
         if self._host is not None:
             guarded_call(self._host.stop)
         if self._warm is not None:
@@ -423,9 +432,12 @@ class Pairing:
 
     def _look(self, index: int) -> None:
         sender = GuardedSender(lambda: self._make_backlog_sender(index), backlog_queues.path(self.primary_name, index))
+        self._looking.add(sender)
         try:
-            sender.open(self.settings.send_timeout / 2)
+            if not self._is_stopped:  # else nobody would close it
+                sender.open(self.settings.send_timeout / 2)
         finally:
+            self._looking.discard(sender)
             sender.close()
 
     def _make_backlog_sender(self, index: int) -> ServiceBusSender:
