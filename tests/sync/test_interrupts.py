@@ -71,7 +71,7 @@ for _ in range(3):
 assert time.monotonic() - began < 5, "it waited for something"
 for link in sender.links:
     assert not link._lock.locked(), link
-assert not monitor.lock.locked() and not monitor._turn.locked()
+assert not monitor.lock._is_owned() and not monitor._turn.locked()
 assert all(out.trying is None for out in monitor.coordinator.rotation._out.values())
 before = len(heard)
 client.mark_healthy(mode + kind)

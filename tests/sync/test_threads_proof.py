@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+from azure.servicebus import exceptions
 
 from pairbus.pairing.events import BacklogQueueReturned, Event
+from pairbus.pairing.routing.coordinator import Coordinator
+from pairbus.pairing.routing.dispatch import Dispatch
 from pairbus.pairing.routing.states import EntityState
 from pairbus.sync import guarded_sender
 
+from ..pairing.sdk_rig import takes
 from .background import wait_until
 from .stage import FakeGuardedSender
 from .test_guarded_sender import Rig, hello
@@ -41,9 +47,76 @@ def test_p23_what_a_callback_lets_pass_is_not_the_end_of_all_events(stage: MakeS
 def test_p23_callbacks_run_outside_the_lock(stage: MakeStage) -> None:
     given = stage()
     free: list[bool] = []
-    given.monitor._subscribers.subscribe(lambda event: free.append(not given.monitor.lock.locked()))
+    given.monitor._subscribers.subscribe(lambda event: free.append(not cast(Any, given.monitor.lock)._is_owned()))
     fail_over(given)
     assert free and all(free)
+
+
+@pytest.mark.timeout(20)
+def test_p44_a_signal_handler_may_close_what_it_interrupts(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes while the main thread holds the lock of the client, for which closing has to wait."""
+    given = stage()
+    sender = given.sender()
+    begin = Coordinator.begin
+    closed: list[bool] = []
+
+    def interrupted(*arguments: Any) -> Dispatch:
+        assert cast(Any, given.monitor.lock)._is_owned()
+        signal.raise_signal(signal.SIGUSR1)
+        return begin(*arguments)
+
+    def handler(*_: object) -> None:
+        sender.close()
+        given.monitor.close()
+        closed.append(given.monitor.closed)
+
+    monkeypatch.setattr(Coordinator, "begin", interrupted)
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        sender.send_messages(hello())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert closed == [True]
+    with pytest.raises(ValueError, match="shutdown"):
+        sender.send_messages(hello())
+
+
+def test_p44_closing_ends_an_opening_whose_thread_is_not_running_yet(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = rig.proxy("accept")
+    sender = rig.sender(port=network.port)
+    real = guarded_sender.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "pairbus-open":
+            elsewhere(sender.close, 0.0)
+        real(thread)
+
+    monkeypatch.setattr(guarded_sender, "start", start)
+    with takes(0, 2), pytest.raises((exceptions.ServiceBusError, ValueError)):
+        sender.open(30)
+    assert network.withheld == 0
+
+
+def test_p44_closing_ends_an_opening_that_has_no_sender_yet(rig: Rig) -> None:
+    network = rig.proxy("accept")
+    sender = rig.sender(port=network.port)
+    make = sender._make
+
+    def closed_meanwhile() -> Any:
+        made = make()
+        elsewhere(sender.close, 0.0)
+        return made
+
+    sender._make = closed_meanwhile
+    with takes(0, 2), pytest.raises(ValueError, match="closed"):
+        sender.open(30)
+    assert network.accepted == 0
+
+
+def elsewhere(call: Callable[..., object], *arguments: object) -> None:
+    thread = threading.Thread(target=call, args=arguments)
+    thread.start()
+    thread.join()
 
 
 def test_a_timer_that_breaks_is_not_the_end_of_all_timers(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,6 +244,9 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
             if self._closed:  # under a call that found its link lost
                 raise lost or ValueError(CLOSED)
             guarded = self._guarded = _SdkSender(self._make())
+            if self._closed:  # by who saw no sender that could be shut
+                self._guarded = None
+                raise lost or ValueError(CLOSED)
         guard = guarded.guard
         guard.refusal = lost if sdk.is_refusal(lost) else None
         guard.ends_at = None if terms is None else terms.ends_at
@@ -266,10 +269,10 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
                 self._guarded = None
                 if not done and errand.abandon() and not errand.spoilt:
                     guarded.throw_away()
+        was_open = lost is not None or guard.was_open
         if not done:
             raise told(guard.refusal or self._timed_out(timeout_s), was_open=was_open)
         if errand.error is not None:
-        was_open = lost is not None or guard.was_open
             self._refused(errand.error)
             try:
                 if guard.refusal is not None and isinstance(errand.error, OperationTimeoutError):
@@ -352,7 +355,7 @@ class _Errand:
         self.error: BaseException | None = None
         self.spoilt = False
         self._abandoned = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler that closes the sender may interrupt who holds it
         self.guarded = guarded
         self._operation = operation
         self._deadline = deadline
@@ -395,7 +398,7 @@ class _Errand:
             self.guarded.close()
 
     def _call(self) -> Any:
-        if self._abandoned:  # before it began, so that no socket was there to be shut
+        if self._abandoned or self.guarded.guard.fired:  # before it began, so that no socket was there to be shut
             raise too_late()
         sender = self.guarded.sender
         answered = to_retry_after(sender, self._lost, self.guarded.guard.ends_at)

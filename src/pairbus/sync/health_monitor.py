@@ -26,17 +26,19 @@ from pairbus.sync.interrupts import start, take
 
 
 class HealthMonitor(HealthMonitorBase[GuardedSender]):
-    lock: threading.Lock
-
     def _prepare(self) -> None:
-        self.lock = threading.Lock()
+        self._make_lock()
         self._turn = threading.Lock()  # to tell
         self._telling: int | None = None  # whose turn it is
-        self._wake = threading.Condition(self.lock)
         self._thread: threading.Thread | None = None
         self._ping_threads: set[threading.Thread] = set()
         self._pingers: set[GuardedSender] = set()
         fork.register(self)
+
+    def _make_lock(self) -> None:
+        # Reentrant for the sake of signal handlers: one that closes the client may interrupt who holds the lock.
+        self.lock = lock = threading.RLock()
+        self._wake = threading.Condition(lock)
 
     def attend(self) -> None:
         """Carry out what the coordinator asks for. The caller must not hold the lock."""
@@ -67,8 +69,7 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
 
     def forked(self) -> None:
         """In a child process: the threads are the parent's, and a lock may have been held by one of them."""
-        self.lock = threading.Lock()
-        self._wake = threading.Condition(self.lock)
+        self._make_lock()
         self._thread = None
         self._pings_due.clear()
         self._pingers.clear()

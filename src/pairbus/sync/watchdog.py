@@ -56,7 +56,7 @@ class Watchdog:
 
     def reset(self) -> None:
         """Begin as in a new process; a forked child calls it, since the parent's thread and locks are not its own."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler that closes the client may interrupt who holds it
         self._guards: weakref.WeakSet[Guard] = weakref.WeakSet()
         self._woken = threading.Event()
         self._thread: threading.Thread | None = None
@@ -115,7 +115,7 @@ class Guard:
         #: What ends the call under way before its time, if anything: see `PrimaryTerms`.
         self.ends_at: EndsAt | None = None
         self._put_off = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # as above
         self._sender = sender
         self._handler: Any = None
         self._sock: socket.socket | None = None
@@ -162,9 +162,10 @@ class Guard:
                 _shut(sock)
 
     def abort(self) -> None:
-        """Fires now, and goes on until the call is over."""
+        """Fires now, and goes on until the call is over. A call that has not begun yet sees that it has fired."""
         with self._lock:
             self.deadline = 0.0
+            self.fired = True
         self.fire(time.monotonic())
         if self.deadline < WATCHDOG.next_look:
             WATCHDOG.wake()
@@ -185,7 +186,7 @@ class Guard:
 
     def forget(self) -> None:
         """In a forked child: closes the child's copies of the sockets. Nothing is written to the parent's peer."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.deadline = NEVER
         let_go(self._sockets())
 
@@ -195,7 +196,6 @@ class Guard:
             found.append(self._sock)
         return found
 
-    def _create_handler(self, auth: Any) -> None:
     def _open_first(self, *arguments: Any, **options: Any) -> None:
         """Open the first link; those after it, and sends on an open one, call the SDK's own method."""
         self._open(*arguments, **options)
@@ -205,6 +205,7 @@ class Guard:
             self.was_open = True
         del self._sender._open
 
+    def _create_handler(self, auth: Any) -> None:
         self._create(auth)
         handler = self._handler = self._sender._handler
         close = handler.close
