@@ -228,8 +228,12 @@ async def test_p6_a_client_that_is_being_paired_is_refused(clients: Clients) -> 
 
 
 async def test_p44_a_client_that_is_closed_while_it_is_being_paired_is_not_paired(clients: Clients) -> None:
-    client, manager, before = clients(), AsyncFakeManager(), names_of_all()
+    client, manager, closed = clients(), AsyncFakeManager(), list[bool]()
     create = manager.create_queue
+
+    class Watcher(Observer):
+        def close(self) -> None:
+            closed.append(True)
 
     async def create_queue(name: str, **properties: Any) -> None:
         await Background(client.close).result()
@@ -238,10 +242,10 @@ async def test_p44_a_client_that_is_closed_while_it_is_being_paired_is_not_paire
     manager.create_queue = create_queue  # type: ignore[method-assign]
     given = options(clients(SECONDARY), manager)
     with pytest.raises(PairingFailed, match="closed while it was being paired"):
-        await client.pair_namespace(given)
+        await client.pair_namespace(given, (Watcher(),))
     assert not client.is_paired
     assert not given.claimed
-    assert await wait_until(lambda: not [name for name in names_of_all() - before if name.startswith("pairbus")])
+    assert closed == [True], "what runs in the background has been stopped"
 
 
 async def test_p6_a_client_that_was_closed_is_not_paired(clients: Clients) -> None:
@@ -468,6 +472,28 @@ async def test_p44_closed_clients_of_a_pair_make_nothing_more(clients: Clients) 
             call("orders")
     with pytest.raises(ValueError, match="shutdown"):
         await sender.send_messages(ServiceBusMessage("x"))
+
+
+async def test_p44_closing_twice_at_once_closes_everything(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, secondary = clients(), clients(SECONDARY)
+    await client.pair_namespace(options(secondary))
+    senders = [client.get_queue_sender(name) for name in ("orders", "invoices", "returns")]
+    others: list[Background] = []
+    close = PairedSender.close
+
+    async def closing(sender: PairedSender) -> None:
+        if not others:
+            others.append(Background(client.close))
+            await others[0].result()
+        await close(sender)
+
+    monkeypatch.setattr(PairedSender, "close", closing)
+    await client.close()
+    assert len(others) == 1
+    assert secondary._is_closed
+    for sender in senders:
+        with pytest.raises(ValueError, match="shutdown"):
+            await sender.send_messages(ServiceBusMessage("x"))
 
 
 async def test_p43_a_faulted_client_raises_its_fault(clients: Clients) -> None:

@@ -227,8 +227,12 @@ def test_p6_a_client_that_is_being_paired_is_refused(clients: Clients) -> None:
 
 
 def test_p44_a_client_that_is_closed_while_it_is_being_paired_is_not_paired(clients: Clients) -> None:
-    client, manager, before = clients(), FakeManager(), names_of_all()
+    client, manager, closed = clients(), FakeManager(), list[bool]()
     create = manager.create_queue
+
+    class Watcher(Observer):
+        def close(self) -> None:
+            closed.append(True)
 
     def create_queue(name: str, **properties: Any) -> None:
         Background(client.close).result()
@@ -237,10 +241,10 @@ def test_p44_a_client_that_is_closed_while_it_is_being_paired_is_not_paired(clie
     manager.create_queue = create_queue  # type: ignore[method-assign]
     given = options(clients(SECONDARY), manager)
     with pytest.raises(PairingFailed, match="closed while it was being paired"):
-        client.pair_namespace(given)
+        client.pair_namespace(given, (Watcher(),))
     assert not client.is_paired
     assert not given.claimed
-    assert wait_until(lambda: not [name for name in names_of_all() - before if name.startswith("pairbus")])
+    assert closed == [True], "what runs in the background has been stopped"
 
 
 def test_p6_a_client_that_was_closed_is_not_paired(clients: Clients) -> None:
@@ -463,6 +467,28 @@ def test_p44_closed_clients_of_a_pair_make_nothing_more(clients: Clients) -> Non
             call("orders")
     with pytest.raises(ValueError, match="shutdown"):
         sender.send_messages(ServiceBusMessage("x"))
+
+
+def test_p44_closing_twice_at_once_closes_everything(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, secondary = clients(), clients(SECONDARY)
+    client.pair_namespace(options(secondary))
+    senders = [client.get_queue_sender(name) for name in ("orders", "invoices", "returns")]
+    others: list[Background] = []
+    close = PairedSender.close
+
+    def closing(sender: PairedSender) -> None:
+        if not others:
+            others.append(Background(client.close))
+            others[0].result()
+        close(sender)
+
+    monkeypatch.setattr(PairedSender, "close", closing)
+    client.close()
+    assert len(others) == 1
+    assert secondary._is_closed
+    for sender in senders:
+        with pytest.raises(ValueError, match="shutdown"):
+            sender.send_messages(ServiceBusMessage("x"))
 
 
 def test_p43_a_faulted_client_raises_its_fault(clients: Clients) -> None:

@@ -287,8 +287,13 @@ class ServiceBusClient(SdkClient):
         pairing = self._pairing
         if pairing is not None:
             await pairing.stop()
-            senders = [each for each in self._handlers if isinstance(each, PairedSender)]
+            # The SDK's own loop fails where another call closes the client, or makes a sender, meanwhile.
+            handlers = [each for found in tuple(self._handlers.data) if (each := found()) is not None]
+            senders = [each for each in handlers if isinstance(each, PairedSender)]
             await close_senders(senders, dropped_links(pairing.context))
+            for each in handlers:
+                await guarded_call(each.close)
+                self._handlers.discard(each)
         await super().close()
         if pairing is not None:
             await pairing.secondary.close()

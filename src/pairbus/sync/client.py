@@ -286,8 +286,13 @@ class ServiceBusClient(SdkClient):
         pairing = self._pairing
         if pairing is not None:
             pairing.stop()
-            senders = [each for each in self._handlers if isinstance(each, PairedSender)]
+            # The SDK's own loop fails where another call closes the client, or makes a sender, meanwhile.
+            handlers = [each for found in tuple(self._handlers.data) if (each := found()) is not None]
+            senders = [each for each in handlers if isinstance(each, PairedSender)]
             close_senders(senders, dropped_links(pairing.context))
+            for each in handlers:
+                guarded_call(each.close)
+                self._handlers.discard(each)
         super().close()
         if pairing is not None:
             pairing.secondary.close()
