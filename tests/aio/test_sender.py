@@ -153,6 +153,29 @@ async def test_p13_a_link_that_is_open_too_late_for_a_send_serves_the_next_attem
     assert given.named(BacklogQueueEjected) == []
 
 
+async def test_p13_a_message_that_waited_in_vain_for_the_ready_link_waits_for_it_again(stage: MakeStage) -> None:
+    """Where hundreds of senders fail over at once, each opening a link of its own takes the time of all."""
+    given = stage()
+    ready = FakeGuardedSender()
+    ready.answers.append(NotTriedError("others were first"))
+    ready.max_message_size = 262144
+
+    class Warm:
+        def take(self, own: Any, dispatch: Any) -> Any:
+            over = dispatch.over_warm_link(1)
+            return None if over is None else (over, ready)
+
+        def give_back(self) -> None:
+            pass
+
+    given.context = given.context._replace(warm=Warm())  # type: ignore[arg-type]
+    sender = given.sender()
+    given.monitor.coordinator.force_failover("orders", given.now)
+    await sender.send_messages(ServiceBusMessage("x"))
+    assert len(ready.sent) == 2
+    assert given.backlog(sender, 0).calls == []
+
+
 async def test_p13_no_send_raises_while_the_primary_takes_messages(stage: MakeStage) -> None:
     given, sender = begin(stage, observers=(recorder := Recorder(),))
     given.monitor.coordinator.force_failover("orders", given.now)

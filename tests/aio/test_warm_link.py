@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from azure.servicebus._pyamqp.constants import LinkState
 from pairbus.aio.client import ServiceBusClient
 from pairbus.aio.guarded_sender import GuardedSender
 from pairbus.aio.sender import PairedSender
-from pairbus.aio.warm_link import WarmLink
+from pairbus.aio.warm_link import OPENINGS_AT_ONCE_MAX, WarmLink
 from pairbus.pairing.events import Event, WarmLinkFailed
+from pairbus.pairing.pending_send import Limits
+from pairbus.pairing.routing.dispatch import TryBacklog
 from pairbus.pairing.routing.states import EntityState
 from pairbus.testing import fault
 
@@ -137,6 +140,36 @@ async def test_p44_closing_ends_the_opening_of_the_ready_link(pair: Pair, monkey
             await client.close()
         assert await wait_until(lambda: not names_of_all() & {"pairbus-warm-link", "pairbus-open"}, 4.0)
     assert warm.sender is None
+
+
+async def test_p19_of_many_senders_a_few_open_links_of_their_own_at_once() -> None:
+    """Opening hundreds at once would take the time of the sends that wait for the ready link."""
+    now = [1000.0]
+
+    class Own:
+        awaits_link = True
+        is_opening = False
+        begun = 0
+
+        def begin_opening(self, within_s: float) -> None:
+            self.begun += 1
+            self.is_opening = True
+
+    monitor: Any = SimpleNamespace(clock=lambda: now[0])
+    dispatch: Any = SimpleNamespace(over_warm_link=lambda queue: TryBacklog(queue, 1.0))
+    warm = WarmLink(monitor, lambda queue: None, Limits())  # type: ignore[arg-type,return-value]
+    warm.sender = SimpleNamespace(is_open=True)  # type: ignore[assignment]
+    owns: list[Any] = [Own() for _ in range(3 * OPENINGS_AT_ONCE_MAX)]
+    for opened in range(0, len(owns), OPENINGS_AT_ONCE_MAX):
+        for own in owns[opened:]:
+            assert warm.take(own, dispatch) is not None
+        now[0] += 1.0
+        for _ in owns[opened:]:
+            warm.give_back()
+        assert [own.begun for own in owns].count(1) == opened + OPENINGS_AT_ONCE_MAX
+        for own in owns:
+            own.awaits_link, own.is_opening = own.begun == 0, False
+    assert all(own.begun == 1 for own in owns)
 
 
 async def test_p19_without_a_ready_link_by_option(pair: Pair) -> None:

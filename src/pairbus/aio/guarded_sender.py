@@ -99,6 +99,10 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
         """Whether no link is open, and none has been opened for the next call."""
         return not self.is_open if self._opening is None else not self._opening.done()
 
+    @property
+    def is_opening(self) -> bool:
+        return self._opening is not None and not self._opening.done()
+
     def begin_opening(self, within_s: float) -> None:
         """Begin to open the link if nobody does, without waiting for it: the next call finds it open, or waits."""
         if self._closed or self._opening is not None or self._lock.locked() or self.is_open:

@@ -235,6 +235,8 @@ class PairedSender(ServiceBusSender):
             if shared is not None and backlog.is_closed and isinstance(error, ValueError):
                 failure = NotTriedError(f"{self.entity_name}: the message was not tried: the warm link was replaced")
                 failure.link_is_open = True  # its own link is the next try
+            elif shared is not None and isinstance(error, NotTriedError):
+                error.link_is_open = True  # others were first: this link is the best place for the next try, too
         finally:
             if shared is not None and warm is not None:
                 with monitor.lock:

@@ -85,6 +85,11 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         opening = self._opening
         return not self.is_open if opening is None else not opening.wait(0.0)
 
+    @property
+    def is_opening(self) -> bool:
+        opening = self._opening
+        return opening is not None and not opening.wait(0.0)
+
     def begin_opening(self, within_s: float) -> None:
         """Begin to open the link if nobody does, without waiting for it: the next call finds it open, or waits."""
         held: list[bool] = []

@@ -31,6 +31,8 @@ OPEN_S: Final = 10.0
 END_S: Final = 0.1
 #: So long a sender's own link may wait while others use this one.
 SHARED_S: Final = 0.25
+#: So many of the senders' own links are being opened at once: hundreds would leave no time for the sends over this one.
+OPENINGS_AT_ONCE_MAX: Final = 8
 
 
 class WarmLink:
@@ -53,6 +55,8 @@ class WarmLink:
         self._users = 0
         # Senders that have none of their own yet, and since when.
         self._waiting: dict[GuardedSender, float] = {}
+        # Those whose own link is being opened.
+        self._begun: set[GuardedSender] = set()
 
     def __repr__(self) -> str:
         return f"<WarmLink to backlog queue {self.queue}: {self.sender!r}>"
@@ -87,9 +91,11 @@ class WarmLink:
         opening a link takes more time than a send. Called under the lock."""
         self._users -= 1
         now = self._monitor.clock()
+        self._begun = {own for own in self._begun if own.is_opening}
         ready = [own for own, since in self._waiting.items() if not self._users or now - since > SHARED_S]
-        for own in ready:
+        for own in ready[: max(0, OPENINGS_AT_ONCE_MAX - len(self._begun))]:
             del self._waiting[own]
+            self._begun.add(own)
             try:
                 own.begin_opening(budget.OPENING_S)
             except Exception as error:  # no thread to be had, say: the next send opens it, and this one is confirmed
