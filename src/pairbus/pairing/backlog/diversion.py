@@ -31,6 +31,7 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 from azure.servicebus.exceptions import ServiceBusError
 
+from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.message import split, with_properties
 from pairbus.pairing.backlog import aliases
 from pairbus.pairing.errors import AliasConflictError, BodyNotCopyableError
@@ -109,7 +110,10 @@ def assign_ids_in_batch(batch: ServiceBusMessageBatch, new_id: Callable[[], str]
         if properties is not None and properties.message_id is not None:
             continue
         before = bytes(encoded[index])
-        after = with_properties(before, split(before), message_id=new_id())
+        try:
+            after = with_properties(before, split(before), message_id=new_id())
+        except AmqpError:  # the SDK has encoded a value wrongly, and the broker says so
+            continue
         growth = _section_size(len(after)) - _section_size(len(before))
         if batch._size + growth <= batch.max_size_in_bytes:
             encoded[index] = bytearray(after)
@@ -238,9 +242,13 @@ def check_as_sent(argument: Any, max_batch_size: int) -> None:
 
 
 def divert_batch(batch: ServiceBusMessageBatch, path: str, *, now_unix: float, mark: bool = False) -> list[bytes]:
-    """Return the messages of a batch, encoded for the backlog."""
+    """Return the messages of a batch, encoded for the backlog. Raises what the primary's broker would refuse one with
+    that no AMQP decoder can read: the SDK encodes some values wrongly."""
     diverted_at = now_unix if mark else None
-    return [aliases.divert_encoded(bytes(each), path, diverted_at=diverted_at) for each in batch._message[5]]
+    try:
+        return [aliases.divert_encoded(bytes(each), path, diverted_at=diverted_at) for each in batch._message[5]]
+    except AmqpError as error:
+        raise _refused(error.description, error.condition) from error
 
 
 class _EncodedOnly:
