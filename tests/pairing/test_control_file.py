@@ -127,6 +127,22 @@ def test_p23_a_file_that_was_changed_a_moment_ago_waits_until_it_stands_still(pa
     assert pin(reader.look()) is None, "by now it has stood still for long enough"
 
 
+def test_p23_a_file_that_never_stands_still_is_told_once_and_followed_when_it_does(path: Path) -> None:
+    now = time.time()
+    path.write_text("")
+    reader = ControlFileReader(path, lambda: now)
+    reader.look()
+    told = []
+    for number in range(3 * control_file.CHANGING_LOOKS_MAX):
+        path.write_text(f'orders = "failed-over"  # {number:03}')
+        told.append(reader.look())
+        assert reader.is_changing
+    assert [index for index, each in enumerate(told) if each is not None] == [control_file.CHANGING_LOOKS_MAX - 1]
+    with pytest.raises(ControlFileError, match="has stood still for 1 s"):
+        raise told[control_file.CHANGING_LOOKS_MAX - 1]
+    assert pin(reader.look()) == "failed-over"
+
+
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
 def test_p23_a_function_that_ends_its_thread_is_told_like_one_that_fails(error: BaseException) -> None:
     raises = True

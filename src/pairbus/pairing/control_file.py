@@ -16,7 +16,7 @@ from typing import Final
 
 from pairbus.pairing.errors import ControlFileError
 from pairbus.pairing.options import ControlFile
-from pairbus.pairing.routing.pins import BYTES_MAX, ControlFileLog, Pins
+from pairbus.pairing.routing.pins import BYTES_MAX, SETTLED_S, ControlFileLog, Pins
 
 #: Between two looks of a client.
 INTERVAL_S: Final = 5.0
@@ -24,6 +24,8 @@ INTERVAL_S: Final = 5.0
 FIRST_LOOK_S: Final = 2.0
 #: A look that takes longer is told.
 LATE_S: Final = 10.0
+#: A file that so many looks in a row have found changed just now is told: it is not followed meanwhile.
+CHANGING_LOOKS_MAX: Final = 10
 
 
 class ControlFileReader:
@@ -35,6 +37,7 @@ class ControlFileReader:
         self._log = ControlFileLog()
         #: The last look found it changed just now: the next one should come soon.
         self.is_changing = False
+        self._changing_looks = 0
         self._is_late = False
 
     def __repr__(self) -> str:
@@ -44,7 +47,14 @@ class ControlFileReader:
         """Return the pins to follow from now on, or why there are none; None if there is no news."""
         self._is_late = self.is_changing = False
         try:
-            return self._look_at_file(self._source) if isinstance(self._source, Path) else self._ask()
+            pins = self._look_at_file(self._source) if isinstance(self._source, Path) else self._ask()
+            self._changing_looks = self._changing_looks + 1 if self.is_changing else 0
+            if self._changing_looks == CHANGING_LOOKS_MAX:
+                raise ControlFileError(
+                    f"it was changed again before each of the last {CHANGING_LOOKS_MAX} looks; what it says is followed"
+                    f" once it has stood still for {SETTLED_S:g} s"
+                )
+            return pins
         except BaseException as error:  # whatever the user's function raises, SystemExit too: this thread is ours
             if not self._log.is_news(error):
                 return None
