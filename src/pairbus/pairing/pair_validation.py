@@ -74,12 +74,7 @@ def check(
         kind = "the base class" if type(options) is PairedNamespaceOptions else f"a {type(options).__name__}"
         kind = "None" if options is None else kind
         raise InvalidOptions(f"options may not be {kind}; allowed: SendAvailabilityPairedNamespaceOptions")
-    if primary.is_paired:
-        raise AlreadyPaired(
-            f"this client of {primary.namespace} is paired already; make another client for another pair"
-        )
-    if primary.is_closed:
-        raise InvalidOptions(f"this client of {primary.namespace} has been closed; pair a new one")
+    _check_primary(primary)
     options.check_free()
     if primary.serves is not None:
         raise AlreadyPaired(
@@ -123,6 +118,15 @@ def check(
             " connection string), and the backlog queues are others; give a connection string of the namespace"
         )
     return options
+
+
+def _check_primary(primary: PairMember) -> None:
+    if primary.is_paired:
+        raise AlreadyPaired(
+            f"this client of {primary.namespace} is paired already; make another client for another pair"
+        )
+    if primary.is_closed:
+        raise InvalidOptions(f"this client of {primary.namespace} has been closed; pair a new one")
 
 
 def check_secondary(secondary: PairMember) -> None:
