@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import itertools
+import weakref
 from dataclasses import replace
 from math import inf
 
@@ -14,7 +16,7 @@ from pairbus.broker.model.description import QueueDescription, SubscriptionDescr
 from pairbus.broker.model.message import DEFERRED, SCHEDULED, Stored
 from pairbus.broker.model.rule_description import RuleDescription
 from pairbus.broker.model.topic import Subscription, Topic, subscription_document
-from pairbus.broker.storage.replay import CHANGES_RESIDENT_BYTES_MAX, ReplayedState, rebuild
+from pairbus.broker.storage.replay import CHANGES_RESIDENT_BYTES_MAX, PartialReplay, ReplayedState, rebuild
 from pairbus.journal import Record
 
 NAMED = QueueDescription(name="orders")
@@ -473,3 +475,18 @@ def test_a_forward_of_a_message_that_nothing_is_known_of_still_brings_it() -> No
 def test_a_forward_that_is_cut_or_of_a_later_version_is_refused(payload: bytes) -> None:
     with pytest.raises(RecordError):
         History().add(records.FORWARD, payload).rebuild()
+
+
+def test_a_replay_is_gone_when_it_is_done_with_and_does_not_wait_for_the_cycle_collector() -> None:
+    """A restarted entity would stay until then, with all its messages, beside the next ones that are rebuilt."""
+    gc.disable()
+    try:
+        replay = PartialReplay({1}, lambda segment, nbytes: None)
+        for record in History().queue().records:
+            replay.apply(record)
+        assert replay.finish().entities.keys() == {1}
+        known = weakref.ref(replay)
+        del replay
+        assert known() is None
+    finally:
+        gc.enable()

@@ -79,28 +79,13 @@ class _Replay:
         self._settled: dict[tuple[int, int], tuple[Record, Update] | None] = {}
         self._settled_before: dict[tuple[int, int], tuple[Record, Update] | None] = {}
         self._segment = -1
-        self._by_kind: dict[int, Callable[[Record], None]] = {
-            records.META: self._set_meta,
-            **dict.fromkeys((records.QUEUE, records.TOPIC, records.SUBSCRIPTION, records.TRANSFER), self._describe),
-            records.DELETED: self._delete,
-            records.ENQUEUE: self._enqueue,
-            records.REMOVE: self._remove,
-            records.UPDATE: self._update,
-            records.PING: self._ping,
-            records.ACTIVATED: self._activate,
-            records.SESSION: self._set_state,
-            records.SEEN: self._seen,
-            records.PUBLISH: self._publish,
-            records.FORWARD: self._forward,
-            records.TRANSACTION: self._commit,
-        }
 
     def apply(self, record: Record) -> None:
         self._turn_to(record.segment)
-        apply = self._by_kind.get(record.kind)
+        apply = _BY_KIND.get(record.kind)
         if apply is None:
             raise RecordError(f"{record!r} is of a kind that this version of pairbus does not know")
-        apply(record)
+        apply(self, record)
 
     def _turn_to(self, segment: int) -> None:
         if segment != self._segment:
@@ -481,6 +466,24 @@ class _Replay:
         if length > CHANGES_RESIDENT_BYTES_MAX:
             return Stored(record.segment, record.offset + offset, length)
         return self._same(record.payload[offset : offset + length])
+
+
+# Of the class: with methods of its own in it, a replay would wait for the cycle collector, and all that it has found.
+_BY_KIND: Final[dict[int, Callable[[_Replay, Record], None]]] = {
+    records.META: _Replay._set_meta,
+    **dict.fromkeys((records.QUEUE, records.TOPIC, records.SUBSCRIPTION, records.TRANSFER), _Replay._describe),
+    records.DELETED: _Replay._delete,
+    records.ENQUEUE: _Replay._enqueue,
+    records.REMOVE: _Replay._remove,
+    records.UPDATE: _Replay._update,
+    records.PING: _Replay._ping,
+    records.ACTIVATED: _Replay._activate,
+    records.SESSION: _Replay._set_state,
+    records.SEEN: _Replay._seen,
+    records.PUBLISH: _Replay._publish,
+    records.FORWARD: _Replay._forward,
+    records.TRANSACTION: _Replay._commit,
+}
 
 
 class PartialReplay(_Replay):
