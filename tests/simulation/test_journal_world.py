@@ -32,6 +32,12 @@ def test_many_worlds_hold(first: int) -> None:
         run_seed(seed)
 
 
+@pytest.mark.parametrize("seed", [11455, 11675])
+def test_a_segment_that_is_still_written_is_not_compacted(seed: int) -> None:
+    """A full disk gets room just before the only segment is left for a new one: since it is new itself, it is not."""
+    run_seed(seed)
+
+
 @pytest.mark.parametrize("first", range(STALLS_FROM, STALLS_FROM + 400, 50))
 def test_p48_worlds_with_folders_that_stall_hold(first: int) -> None:
     for seed in range(first, first + 50):

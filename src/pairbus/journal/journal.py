@@ -586,8 +586,8 @@ class Journal:
             if segments[0].is_current:
                 await self._command(lambda log, now: log.turn_page(now))
                 segments = self.segments()
-                if segments[0].number != number:
-                    return None  # nothing in it was valid: it is gone already
+                if segments[0].number != number or segments[0].is_current:
+                    return None  # nothing in it was valid: it is gone already, or it is new and still written
             if self._is_dead(number) or self._is_being_deleted(path):
                 self._has_read(segments[0].size)
             else:
