@@ -266,7 +266,7 @@ class Log:
         return None
 
     def turn_page(self, now: float) -> JournalError | None:
-        """Go on in a new segment, so that the current one can be compacted."""
+        """Go on in a new segment. The current one stays where it has no records yet, which is not an error."""
         self._abandons = 0
         number = self.number
         if number and self.offset == SEGMENT_HEADER_BYTES:
