@@ -28,7 +28,7 @@ import errno
 from collections.abc import Callable, Sequence
 
 from pairbus.journal.errors import JournalError, JournalFailed, JournalFull, from_os_error, no_room
-from pairbus.journal.files import Files, Stamp, write_again, write_all
+from pairbus.journal.files import Files, Stamp, folder_of, stamp_in_place, write_again, write_all
 from pairbus.journal.options import Options
 from pairbus.journal.record import (
     MARK,
@@ -53,10 +53,6 @@ ANSWERED = 4  # a lazy record whose caller was told that it is written
 LOCK_NAME = "lock"
 PROBE_S = 0.25
 _ABANDONS_MAX = 3  # new segments that one commit tries before it refuses what is left
-
-
-def _folder_of(path: str) -> str:
-    return path.rpartition("/")[0]
 
 
 class Log:
@@ -101,7 +97,7 @@ class Log:
         self._identity = identity
         self._previous = previous
         self._number_next = number_next
-        self._fd = -1
+        self._fd, self._path = -1, ""
         self._stamp: Stamp = None  # of the folder when the segment was last found in it
         self._salt = 0
         self._allocated = 0
@@ -133,7 +129,7 @@ class Log:
             self._claim_reserve()
             # One that calls the segment before it not synced is replaced: it has been synced since then. So is one in
             # the standby folder, and one of before there was such a folder.
-            if reuse is not None and reuse.header[5:] == (True, self._identity) and _folder_of(reuse.path) == self.home:
+            if reuse is not None and reuse.header[5:] == (True, self._identity) and folder_of(reuse.path) == self.home:
                 self._reuse(reuse)
             else:
                 self._new_segment()
@@ -255,9 +251,9 @@ class Log:
             try:
                 self.files.unlink(path)
             except FileNotFoundError:
-                if not was_tried or not self._is_in_place(_folder_of(path)):
+                if not was_tried or not self._is_in_place(folder_of(path)):
                     raise
-            self.files.fsync_dir(_folder_of(path))
+            self.files.fsync_dir(folder_of(path))
         except OSError as problem:
             return from_os_error(problem, f"deleting {path}", of_send=False)
         self._probed_at = -1e9
@@ -348,12 +344,14 @@ class Log:
                 if done is not None:
                     late.append((done, None, number, offset))
             offset += size
+        fd, data, written = self._fd, b"".join(pieces), list[bool]()
         try:
-            self.files.run(self._fd, write_all, self.unwatched, self._fd, b"".join(pieces), self.offset)
-            if mode == "none":
-                self._stamp = self.files.run(self._fd, self._check_in_place, self._fd)
+            if lazy:  # they are answered before the sync
+                self.files.run(fd, write_all, self.unwatched, fd, data, self.offset)
+            else:
+                self._stamp = self.files.run(fd, self._write_in_place, fd, data, self.offset, mode != "none", written)
         except OSError as error:
-            return self._abandon(error, "write", group)
+            return self._abandon(error, "sync" if written else "write", group)
         self.offset = self.sizes[number] = offset
         self._lsn = group[-1][0]
         if lazy:
@@ -368,7 +366,10 @@ class Log:
         if not waiting:
             return []
         try:
-            self._fdatasync()
+            if lazy:
+                self._fdatasync()
+            else:
+                self._note_sync()
         except OSError as error:
             return self._abandon(error, "sync", waiting)
         self._account(other_bytes)
@@ -382,6 +383,9 @@ class Log:
 
     def _fdatasync(self) -> None:
         self._stamp = self.files.run(self._fd, self._check_in_place, self._fd, True)
+        self._note_sync()
+
+    def _note_sync(self) -> None:
         self.syncs += 1
         self.synced = self.offset
         self._lazy_since = None
@@ -389,20 +393,18 @@ class Log:
             self.released_bytes += sum([entry[3] for entry, _ in self._unsynced])
             self._unsynced = []
 
-    def _check_in_place(self, fd: int, sync: bool = False) -> Stamp:
-        """Sync the file, if asked to, and return the stamp of its folder. Raise when the file has lost its name: it
-        would be written and synced without complaint, and be gone afterwards."""
-        # The segment is looked at only after a change in its folder: a stat of a file that is being written makes Linux
-        # renew its times with the next write, which costs as much as a tenth of the sync.
-        folder, number, known = self.folder, self.number, self._stamp
+    def _write_in_place(self, fd: int, data: bytes, offset: int, sync: bool, written: list[bool]) -> Stamp:
+        """Write, sync if asked to, and check, as one operation; `written` tells in which of them an OSError came."""
+        write_all(self.unwatched, fd, data, offset)
+        written.append(True)
+        return self._check_in_place(fd, sync)
+
+    def _check_in_place(self, fd: int, sync: bool) -> Stamp:
+        """Sync the file, if asked to, and return the stamp of its folder. Raise OSError when it has lost its name."""
+        folder, path, known = self.folder, self._path, self._stamp
         if sync:
             self.unwatched.fdatasync(fd)
-        stamp = self.unwatched.stamp(folder, known)
-        if stamp is not None and stamp == known:
-            return stamp
-        if not self.unwatched.is_same(fd, f"{folder}/{segment_name(number)}"):
-            raise OSError(errno.ESTALE, "the segment's file is no longer in its folder")
-        return stamp
+        return stamp_in_place(self.unwatched, fd, folder, path, known)
 
     def _sync_is_due(self, now: float) -> bool:
         return self._lazy_since is not None and now >= self._lazy_since + 0.8 * self.options.lazy_sync_s
@@ -630,9 +632,9 @@ class Log:
         try:
             self.files.unlink(path)
         except FileNotFoundError:
-            if not self._is_in_place(_folder_of(path)):
+            if not self._is_in_place(folder_of(path)):
                 raise
-        self._unsettled.add(_folder_of(path))
+        self._unsettled.add(folder_of(path))
 
     def _reuse(self, segment: Segment) -> None:
         """Go on in a segment that has a header and nothing else."""
@@ -649,8 +651,7 @@ class Log:
 
     def _take(self, fd: int, path: str, number: int, salt: int, allocated: int) -> None:
         """Write here from now on: file and folder are synced."""
-        self._fd, self._salt, self._allocated = fd, salt, allocated
-        self._stamp = None
+        self._fd, self._path, self._salt, self._allocated, self._stamp = fd, path, salt, allocated, None
         if self.folder != self.home:
             self.in_standby.add(number)
         self.number, self._making = number, ""
@@ -789,10 +790,10 @@ class Log:
         if end > SEGMENT_HEADER_BYTES:
             self._previous = (number, end, end <= self.synced)
             if end > self.synced and not is_sure:
-                self._unsure[f"{self.folder}/{segment_name(number)}"] = end
+                self._unsure[self._path] = end
         elif not is_sure:
             del self.sizes[number]
-            self._leftovers.append(f"{self.folder}/{segment_name(number)}")
+            self._leftovers.append(self._path)
 
     def _close_fd(self, fd: int) -> None:
         with contextlib.suppress(OSError):

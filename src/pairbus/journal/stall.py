@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from pairbus.journal.files import Files, Stamp
+from pairbus.journal.files import Files, Stamp, folder_of
 
 R = TypeVar("R")
 
@@ -83,7 +83,7 @@ class WatchedFiles:
         """The folder that the present operation is about."""
         target = self._target
         path = target if isinstance(target, str) else self._open.get(target, "")
-        return path.rpartition("/")[0]
+        return folder_of(path)
 
     def close_all(self) -> None:
         """Close what was open when its user was left behind."""
