@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -30,3 +33,42 @@ class TestLongStart:
             raise OSError("no such folder")
         assert is_ready.is_set()
         until(lambda: all(thread.name != "pairbus-start" for thread in threading.enumerate()))
+
+
+class Cycle:
+    """An object that only the cycle collector frees."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+class TestGarbage:
+    async def _is_freed(self, held: int) -> bool:
+        """Return whether a cycle that is old is gone after a minute in which so many objects were made and kept."""
+        minutes: list[float] = []
+        kept: list[list[int]] = []
+        was_enabled = gc.isenabled()
+        gc.disable()
+        cycles: list[weakref.ref[Cycle]] = []
+
+        async def wait(seconds: float) -> None:
+            if minutes:
+                raise asyncio.CancelledError
+            minutes.append(seconds)
+            cycles.append(weakref.ref(Cycle()))
+            kept.extend([n] for n in range(held))
+
+        try:
+            with pytest.raises(asyncio.CancelledError):
+                await broker.collect_garbage(wait)
+            assert minutes == [60.0]
+            return cycles[0]() is None
+        finally:
+            if was_enabled:
+                gc.enable()
+
+    async def test_a_full_collection_runs_every_minute(self) -> None:
+        assert await self._is_freed(held=100)
+
+    async def test_it_is_left_out_while_so_much_is_held_that_it_would_take_long(self) -> None:
+        assert not await self._is_freed(held=100_000)
