@@ -334,10 +334,6 @@ class Log:
                     lazy_bytes += size
                 if done is not None:
                     early.append((done, None, number, offset))
-            elif mode == "none":
-                other_bytes += size
-                if done is not None:
-                    early.append((done, None, number, offset))
             else:
                 other_bytes += size
                 waiting.append(entry)
@@ -361,17 +357,15 @@ class Log:
                 self._lazy_since = now
         if early:
             self._answer(early)
-        if mode == "none":
-            self._account(other_bytes)
         if not waiting:
             return []
-        try:
-            if lazy:
+        if lazy:
+            try:
                 self._fdatasync()
-            else:
-                self._note_sync()
-        except OSError as error:
-            return self._abandon(error, "sync", waiting)
+            except OSError as error:
+                return self._abandon(error, "sync", waiting)
+        elif mode != "none":
+            self._note_sync()
         self._account(other_bytes)
         if late:
             self._answer(late)
