@@ -252,6 +252,9 @@ class DiskThread:
         self._items.append(item)
         self._wake(self._rng.choice((0.0, 0.0002, 0.001, 0.001, 0.01)))
 
+    def empty(self) -> bool:
+        return not self._items
+
     def get(self, block: bool, timeout: float | None = None) -> Any:
         if not self._items:
             raise Empty
