@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
+from .accounts import Change, Copy, Past, Send, Together
 from .history import (
     ABANDON,
     ABSENT,
@@ -39,91 +39,6 @@ from .locks import Lock, Locks
 from .numbers import Highest, highest_of, is_within
 from .paired import Paired
 from .wall_clock import WallClock
-
-
-@dataclass(slots=True, eq=False)
-class _Together:
-    """A transaction: what it has sent, and what says that it happened, or that it did not."""
-
-    name: str
-    sends: list[_Send] = field(default_factory=list)
-    said: dict[bool, str] = field(default_factory=dict)
-    is_certain: bool = True  # no power cut may have undone a part of it
-
-
-@dataclass(slots=True, eq=False)
-class _Send:
-    of: Sending
-    begun: int
-    copies: list[_Copy] = field(default_factory=list)
-    ended: float = inf  # when its outcome was known, in events: what began later is later
-    together: _Together | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Change:
-    of: Settling
-    copy: _Copy
-    begun: int
-    lock: Lock | None
-    ended_at: float = inf
-    together: _Together | None = None
-
-    @property
-    def why(self) -> tuple[str | None, str | None]:
-        return self.of.reason, self.of.description
-
-
-@dataclass(slots=True, eq=False)
-class _Copy:
-    home: str
-    id: str
-    of: Sending
-    order: int
-    floor: dict[int, int]  # the highest sequence number of each partition that was known when the send began
-    base: set[str]
-    sends: list[_Send]  # that may have stored it
-    is_again: bool = False  # it has the id of one that is gone
-    fact: int = 0  # when `base` was known, in events,
-    fact_at: float = 0.0  # and in time
-    doubts: dict[int, _Change] = field(default_factory=dict)  # under way, or without an answer
-    numbers: dict[bool, int] = field(default_factory=dict)  # was it scheduled then → sequence number
-    reasons: set[tuple[str | None, str | None]] = field(default_factory=set)
-    deliveries: int = 0  # at least
-    counted: int = 0  # of them, those that were answered
-    stored_at: float = inf  # since when it is certainly there, and not scheduled
-    answered_at: float = -inf  # when its send was confirmed
-    left: dict[str, float] = field(default_factory=dict)  # state → since when it is certainly not in it
-    locks: list[Lock] = field(default_factory=list)
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.home, self.id
-
-    @property
-    def states(self) -> set[str]:
-        """Those in which it may be by what clients did."""
-        return self.base | {change.of.to for change in self.doubts.values() if change.of.to not in (ABANDON, RELEASE)}
-
-    def is_before(self, other: _Copy) -> bool:
-        """Return whether it was certainly stored before the other one."""
-        if self.of.due or other.of.due or not self.sends or not other.sends:
-            return False
-        if self.sends == other.sends:
-            return self.order < other.order
-        return self.sends[-1].ended < other.sends[0].begun
-
-
-class _Past(NamedTuple):
-    """What a copy may have been before something that a power cut may undo."""
-
-    event: int
-    at: float
-    is_lazy: bool
-    copy: _Copy
-    states: set[str]
-    counted: int
-    reasons: set[tuple[str | None, str | None]]
 
 
 class Checker:
@@ -163,14 +78,14 @@ class Checker:
         self._undeliverable = dict(undeliverable or {})
         self._fails = fails
         self._sound_at = 0.0  # what was in doubt before this is not in the journal, or known to be
-        self.transactions: dict[str, _Together] = {}
+        self.transactions: dict[str, Together] = {}
         self._event = 0
         self._orders = itertools.count(1)
-        self._copies: dict[tuple[str, str], _Copy] = {}
-        self._gone: dict[tuple[str, str], _Copy | None] = {}
-        self._sends: dict[int, _Send] = {}
-        self._unanswered: list[_Send] = []
-        self._changes: dict[int, _Change] = {}
+        self._copies: dict[tuple[str, str], Copy] = {}
+        self._gone: dict[tuple[str, str], Copy | None] = {}
+        self._sends: dict[int, Send] = {}
+        self._unanswered: list[Send] = []
+        self._changes: dict[int, Change] = {}
         self._learnt: dict[tuple[str, str, bool], int] = {}  # home, id and was it scheduled → sequence number
         self._owners: dict[str, dict[int, str]] = {}  # home → sequence number → id
         self._highest = Highest()
@@ -180,14 +95,14 @@ class Checker:
         self._writes: dict[int, tuple[tuple[str, ...], Any, float]] = {}
         self._clock = WallClock(notice_s)
         self._locks = Locks(self._clock, self.problems)
-        self._on_stepped, self._on_accepted, self._on_crashed = self._clock.step, self._locks.accepted, self._locks.free
+        self._on_stepped, self._on_accepted = self._clock.step, self._locks.accepted
         self._on_renew, self._on_renewed = self._locks.renew, self._locks.renewed
         self._on_paired = Paired(self.problems).fold
         self._durability = "default"
         self._cut_at, self._cut_durability = -inf, ""
         self._life = 0  # when the broker started, in events
         self._highest_before = Highest()
-        self._past: list[_Past] = []
+        self._past: list[Past] = []
         self._past_values: list[tuple[int, tuple[str, ...], list[Any]]] = []
 
     def __repr__(self) -> str:
@@ -209,13 +124,13 @@ class Checker:
             self._event += 1
             getattr(self, f"_on_{event[0]}")(*event[1:])
 
-    def _problem(self, copy: _Copy | Look, text: str) -> None:
+    def _problem(self, copy: Copy | Look, text: str) -> None:
         self.problems.append(f"{copy.id} in {copy.home}: {text}")
 
     # -- sending
 
     def _on_send(self, ticket: int, of: Sending) -> None:
-        send = self._sends[ticket] = _Send(of, self._event)
+        send = self._sends[ticket] = Send(of, self._event)
         send.together = self._transaction(of.together)
         if send.together is not None:
             send.together.sends.append(send)
@@ -232,7 +147,7 @@ class Checker:
                 continue
             else:
                 base = {ABSENT} if of.ping else {ABSENT, first}
-                copy = _Copy(home, id, of, next(self._orders), self._highest.of(home), base, [send], is_again)
+                copy = Copy(home, id, of, next(self._orders), self._highest.of(home), base, [send], is_again)
                 self._copies[home, id] = copy
             send.copies.append(copy)
 
@@ -258,7 +173,7 @@ class Checker:
             elif copy.base != {ABSENT}:
                 self._confirm(copy, at)
 
-    def _confirm(self, copy: _Copy, at: float) -> None:
+    def _confirm(self, copy: Copy, at: float) -> None:
         copy.base.discard(ABSENT)
         copy.answered_at = at
         is_scheduled = copy.of.due > 0
@@ -267,7 +182,7 @@ class Checker:
         number = copy.numbers.get(is_scheduled) or self._learnt.get((*copy.key, is_scheduled), 0)
         self._highest.note(copy.home, number)
 
-    def _refuse(self, copy: _Copy, send: _Send) -> None:
+    def _refuse(self, copy: Copy, send: Send) -> None:
         copy.sends.remove(send)
         if copy.sends:
             return
@@ -275,7 +190,7 @@ class Checker:
             self._problem(copy, "it was refused, and was seen before")
         copy.base = {ABSENT}
 
-    def _judge_duplicate(self, copy: _Copy, send: _Send, at: float) -> None:
+    def _judge_duplicate(self, copy: Copy, send: Send, at: float) -> None:
         """Judge a confirmed send with the id of a message that is gone: within the window nothing is stored."""
         former = self._gone[copy.key]
         assert former is not None, "windows of duplicates need exact times"
@@ -288,7 +203,7 @@ class Checker:
         elif send.of.at > former.stored_at + window_s + doubt_s:
             self._confirm(copy, at)
 
-    def _stored(self, copy: _Copy) -> None:
+    def _stored(self, copy: Copy) -> None:
         """It was seen. If only one send can have stored it, everything else in that send is stored too."""
         self.totals.unknown_stored += ABSENT in copy.base
         copy.base.discard(ABSENT)
@@ -302,10 +217,10 @@ class Checker:
 
     # -- transactions
 
-    def _transaction(self, name: str | None) -> _Together | None:
-        return None if name is None else self.transactions.setdefault(name, _Together(name))
+    def _transaction(self, name: str | None) -> Together | None:
+        return None if name is None else self.transactions.setdefault(name, Together(name))
 
-    def _learn(self, together: _Together | None, happened: bool, text: str) -> None:
+    def _learn(self, together: Together | None, happened: bool, text: str) -> None:
         """Note what says that a transaction happened, or that it did not: both can't be."""
         if together is None or not together.is_certain:
             return
@@ -314,7 +229,7 @@ class Checker:
             self.problems.append(f"{together.name} is half done: {together.said[True]}, but {together.said[False]}")
             together.is_certain = False
 
-    def _learn_of_doubts(self, copy: _Copy, state: str, dropped: Iterable[_Change]) -> None:
+    def _learn_of_doubts(self, copy: Copy, state: str, dropped: Iterable[Change]) -> None:
         """Note what the state of a copy says of the settlements that were in doubt, and are so no more."""
         dropped = list(dropped)
         for change in dropped:
@@ -327,7 +242,7 @@ class Checker:
             elif state == ACTIVE or to == GONE:
                 self._learn(change.together, False, f"{copy.id} in {copy.home} is {state}")
 
-    def _doubt(self, together: _Together | None) -> None:
+    def _doubt(self, together: Together | None) -> None:
         if together is not None:
             together.is_certain = False
 
@@ -376,11 +291,11 @@ class Checker:
         self._learn_of_doubts(copy, look.state, [copy.doubts[ticket] for ticket in copy.doubts.keys() - doubts.keys()])
         self._narrow(copy, look.state, look.at, doubts)
 
-    def _may_turn_up(self, change: _Change) -> bool:
+    def _may_turn_up(self, change: Change) -> bool:
         """Return whether the next start may find an unanswered settlement: the disk failed, and wrote nothing since."""
         return self._fails and change.ended_at >= self._sound_at
 
-    def _narrow(self, copy: _Copy, state: str, at: float, doubts: dict[int, _Change], is_lazy: bool = True) -> None:
+    def _narrow(self, copy: Copy, state: str, at: float, doubts: dict[int, Change], is_lazy: bool = True) -> None:
         """Set the state in which a copy certainly is, but for what is in doubt."""
         if copy.base != {state}:
             self._remember(copy, at, is_lazy)
@@ -389,7 +304,7 @@ class Checker:
             copy.left[other] = at
         copy.base, copy.doubts, copy.fact_at = {state}, doubts, at
 
-    def _observe(self, look: Look) -> _Copy | None:
+    def _observe(self, look: Look) -> Copy | None:
         """Check what must hold whenever a message shows."""
         key = look.home, look.id
         copy = self._copies.get(key)
@@ -422,13 +337,13 @@ class Checker:
             copy.stored_at = min(copy.stored_at, look.at)
         return copy
 
-    def _impossible(self, copy: _Copy, look: Look) -> str:
+    def _impossible(self, copy: Copy, look: Look) -> str:
         if copy.states == {GONE}:
             return f"it came back as {look.state}"
         early = f", {copy.of.due - look.at:.3f} s before its time" if copy.of.due > look.at else ""
         return f"it is {look.state}{early}; it can only be {known(copy.states)}"
 
-    def _check_number(self, copy: _Copy, look: Look) -> None:
+    def _check_number(self, copy: Copy, look: Look) -> None:
         number = copy.numbers.setdefault(look.state == SCHEDULED, look.sequence)
         if number != look.sequence:
             self._problem(look, f"sequence number {number} became {look.sequence}")
@@ -441,7 +356,7 @@ class Checker:
             self._problem(look, f"sequence number {number}, but {floor} was given out before it was sent")
         self._highest.note(look.home, number)
 
-    def _check_reason(self, copy: _Copy, look: Look) -> None:
+    def _check_reason(self, copy: Copy, look: Look) -> None:
         why = (look.reason, look.description)
         if why in copy.reasons:
             pass
@@ -458,14 +373,14 @@ class Checker:
             self._problem(look, f"dead for {why}; it can only be {known(copy.reasons)}")
         copy.reasons = {why}
 
-    def _check_delivery(self, copy: _Copy, look: Look) -> None:
+    def _check_delivery(self, copy: Copy, look: Look) -> None:
         limit = self._max_delivery_count.get(look.home)
         if look.state == ACTIVE and limit is not None and look.deliveries >= limit:
             self._problem(look, f"delivered again after {look.deliveries} deliveries of {limit}")
         if look.state == ACTIVE:
             self._check_lifetime(copy, look.at, 0.0 if look.since is None else look.at - look.since, "delivered")
 
-    def _check_lifetime(self, copy: _Copy, at: float, before_s: float, what: str) -> None:
+    def _check_lifetime(self, copy: Copy, at: float, before_s: float, what: str) -> None:
         if copy.of.ttl is None or copy.stored_at == inf:
             return
         # It may have become active long before it was seen, and by another time of the wall clock.
@@ -498,7 +413,7 @@ class Checker:
         copy = self._copies.get((of.home, of.id)) or self._gone.get((of.home, of.id))
         if copy is None:
             return  # a problem already, or gone long ago
-        change = self._changes[ticket] = copy.doubts[ticket] = _Change(of, copy, self._event, lock)
+        change = self._changes[ticket] = copy.doubts[ticket] = Change(of, copy, self._event, lock)
         change.together = self._transaction(of.together)
         if of.to == DEAD:
             copy.reasons.add(change.why)
@@ -529,7 +444,7 @@ class Checker:
         elif of.to != RELEASE:
             self._make(copy, change, at)
 
-    def _make(self, copy: _Copy, change: _Change, at: float) -> None:
+    def _make(self, copy: Copy, change: Change, at: float) -> None:
         """Note what a confirmed settlement has made of a message."""
         if copy.fact > change.begun:  # something else is known of the time in which it happened
             copy.base.add(change.of.to)
@@ -541,7 +456,7 @@ class Checker:
         if copy.states == {GONE}:
             self._forget(copy)
 
-    def _forget(self, copy: _Copy) -> None:
+    def _forget(self, copy: Copy) -> None:
         if self._copies.get(copy.key) is copy:
             del self._copies[copy.key]
             self._gone[copy.key] = copy if self._exact else None
@@ -594,7 +509,7 @@ class Checker:
 
     # -- time
 
-    def _states_at(self, copy: _Copy, at: float) -> set[str]:
+    def _states_at(self, copy: Copy, at: float) -> set[str]:
         """Return the states in which a copy may be, also by what the broker does by itself."""
         states = copy.states
         if SCHEDULED in states and self._clock.latest(copy.of.at, at) >= copy.of.due - TICK_S:
@@ -605,7 +520,7 @@ class Checker:
             states.add(DEAD if copy.home in self._dead_on_expiry else GONE)
         return states
 
-    def _can_expire(self, copy: _Copy, at: float) -> bool:
+    def _can_expire(self, copy: Copy, at: float) -> bool:
         of = copy.of
         if of.ttl is None:
             return False
@@ -625,7 +540,16 @@ class Checker:
         self.totals.kills += 1
         self._end_life(at)
         if self._exact:
-            for copy in self._copies.values():
+            self._forget_counts()
+
+    def _on_crashed(self, homes: Sequence[str], at: float, is_certain: bool) -> None:
+        self._locks.free(homes, at, is_certain)
+        if self._fails:
+            self._forget_counts(homes)
+
+    def _forget_counts(self, homes: Sequence[str] | None = None) -> None:
+        for copy in self._copies.values():
+            if homes is None or copy.home in homes:
                 copy.deliveries = copy.counted  # a lock that ran out is counted, but nobody waits for that
 
     def _end_life(self, at: float) -> None:
@@ -637,9 +561,9 @@ class Checker:
             send.ended = self._event
         self._unanswered.clear()
 
-    def _remember(self, copy: _Copy, at: float, is_lazy: bool = True) -> None:
+    def _remember(self, copy: Copy, at: float, is_lazy: bool = True) -> None:
         if self._exact:
-            self._past.append(_Past(self._event, at, is_lazy, copy, copy.states, copy.counted, set(copy.reasons)))
+            self._past.append(Past(self._event, at, is_lazy, copy, copy.states, copy.counted, set(copy.reasons)))
 
     def _is_undone(self, begun_at: float, synced: bool) -> bool:
         """Return whether an answer that comes now may be of a broker whose power was cut, with what it answered."""
@@ -657,7 +581,7 @@ class Checker:
                 if past.is_lazy and past.at >= since:
                     self._undo(past, past.states - {ABSENT, SCHEDULED})
 
-    def _undo(self, past: _Past, states: set[str]) -> None:
+    def _undo(self, past: Past, states: set[str]) -> None:
         """What a copy was then it may be again."""
         copy = past.copy
         now = self._copies.setdefault(copy.key, copy)
@@ -737,7 +661,7 @@ class Checker:
         self._learn_of_doubts(copy, look.state, copy.doubts.values())
         self._narrow(copy, look.state, look.at, {})
 
-    def _check_absence(self, copy: _Copy, at: float, until: float, late_s: float) -> None:
+    def _check_absence(self, copy: Copy, at: float, until: float, late_s: float) -> None:
         """Judge that an inventory, which was taken from `at` to `until`, does not have a copy."""
         states = self._states_at(copy, until)
         # Until its time nobody can see what waits elsewhere, so that it does not show says nothing: neither that the
@@ -760,7 +684,7 @@ class Checker:
         self._narrow(copy, GONE, at, {})
         self._forget(copy)
 
-    def _lose(self, copy: _Copy) -> None:
+    def _lose(self, copy: Copy) -> None:
         if copy.home not in self._lossy:
             number = next(reversed(copy.numbers.values()), None)
             self._problem(copy, f"it is lost; it can only be {known(copy.states)}, its sequence number {number}")
@@ -772,7 +696,7 @@ class Checker:
             self._problem(copy, f"{lost} messages vanished, too many for {ends} kills and receivers that left")
 
     def _check_sessions(self) -> None:
-        sessions: dict[tuple[str, str], list[_Copy]] = {}
+        sessions: dict[tuple[str, str], list[Copy]] = {}
         for copy in self._copies.values():  # in the order in which they were sent
             if copy.of.session is not None and False in copy.numbers:
                 sessions.setdefault((copy.home, copy.of.session), []).append(copy)

@@ -147,6 +147,9 @@ class Story:
     def start(self, durability: str) -> None:
         self.history.started(durability, self.now)
 
+    def crash(self, home: str = "orders") -> None:
+        self.history.crashed([home], self.now)
+
     def kill(self) -> None:
         self.history.killed(self.now)
         self.now += 0.001
@@ -456,6 +459,14 @@ def test_a_settlement_without_an_answer_may_turn_up_until_something_is_written()
     for known in ("send c", "kill | start default | see a:1 count=1"):
         assert Story(fails=True).tell(f"{text} | wait 1 | {known} | see a:1 count=1 | kill | audit b:2 c:3").problems
     assert Story().tell(f"{text} | kill | audit b:2").problems != []
+
+
+def test_the_count_of_a_lock_that_ran_out_may_be_lost_with_a_node_where_the_disk_fails() -> None:
+    text = "send a | lock a:1 t | wait 40 | lock a:1 u count=1 | wait 40"
+    assert Story(fails=True).tell(f"{text} | crash | audit a:1").problems == []
+    assert Story().tell(f"{text} | crash | audit a:1").problems != []
+    assert Story(fails=True).tell(f"{text} | crash other | audit a:1").problems != []
+    assert Story(fails=True).tell("send a | see a:1 | settle a abandon | crash | audit a:1").problems != []
 
 
 def test_the_checker_counts_what_it_saw_and_forgets_what_is_gone() -> None:
