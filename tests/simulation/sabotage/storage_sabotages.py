@@ -48,19 +48,13 @@ SABOTAGES = (
         "confirm-before-sync",
         _LOG,
         """\
-        if not waiting:
-            return []
-        try:
-            self._fdatasync()
+        fd, data, written = self._fd, b"".join(pieces), list[bool]()
 """,
         """\
+        fd, data, written = self._fd, b"".join(pieces), list[bool]()
         if late:
             self._answer(late)
             late = []
-        if not waiting:
-            return []
-        try:
-            self._fdatasync()
 """,
         "A message that was confirmed is gone when the sync that followed fails.",
     ),
