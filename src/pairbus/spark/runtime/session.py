@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from . import class_archive
+from . import class_archive, worker_python
 from .java import inner_home, java_home
 
 if find_spec("pyspark") is None:  # an extra that is missing is told at once, and not when it is first used
@@ -126,7 +126,8 @@ def _start(master: str, app_name: str, conf: Mapping[str, Any]) -> SparkSession:
     _launched = True
     # While Java starts, which takes longer.
     threading.Thread(target=_import_source, name="pairbus-spark-import", daemon=True).start()
-    made = _started = builder.getOrCreate()
+    with worker_python.in_use(folder, os.environ) if is_local(master) else contextlib.nullcontext():
+        made = _started = builder.getOrCreate()
     _register(made)
     if archive is not None and archive.wants_training(time.time()):
         class_archive.train_at_exit(archive)

@@ -30,6 +30,7 @@ from pairbus.ledger import LedgerWriter
 from pairbus.spark.connector.lock_reader import HALTS, MOVES, POLLS, QUEUES
 from pairbus.spark.connector.options import Address, as_options
 from pairbus.spark.runtime import connections
+from pairbus.spark.runtime.checkpoints import write_quickly
 from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
 from pairbus.spark.runtime.session import beside, existing, is_gone, is_started_here, quick_java, session
 from pairbus.syphon import inspection
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
     from pairbus.syphon.listing import Lister
 
-MESSAGES_PER_TRIGGER: Final = 20_000
+MESSAGES_PER_TRIGGER: Final = 60_000
 LOOK_S: Final = 0.1
 #: And where somebody waits for the end.
 LOOK_S_SOON: Final = 0.03
@@ -255,10 +256,13 @@ class SparkSyphon:
                 self._spark = beside(found)
             else:
                 master, conf = self._config.master, self._config.conf
-                self._spark = session(master, conf=quick_java(master, conf), on_progress=self._config.on_start)
+                started = session(master, conf=quick_java(master, conf), on_progress=self._config.on_start)
+                self._spark = beside(started)
         # Makes it the active one of this thread: without, a writer does not find Python sinks (4.0 to 4.3).
         self._spark.createDataFrame([], "none int")
         self._spark.dataSource.register(SyphonSink)
+        if self._config.checkpoint is None:
+            write_quickly(self._spark)
         return self._spark
 
     def source_options(self) -> dict[str, str]:
