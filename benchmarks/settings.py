@@ -43,6 +43,7 @@ class Settings:
     syphoned: int = 40_000
     looped: int = 8_000
     spark_messages: int = 50_000
+    spark_backlog: int = 200_000  # that is brought home
     spark_looped: int = 10_000
     spark_depths: tuple[int, ...] = (10_000, 100_000, 500_000)
     spark_clusters: tuple[str, ...] = ("local-cluster[1,1,1024]", "local-cluster[2,1,1024]")
@@ -79,6 +80,7 @@ class Settings:
             syphoned=800,
             looped=800,
             spark_messages=2_000,
+            spark_backlog=2_000,
             spark_looped=1_000,
             spark_depths=(1_000, 2_000),
             spark_clusters=(),

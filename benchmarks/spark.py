@@ -238,16 +238,17 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
                 steps = [bench.connector_step(host, settings.spark_messages)]
                 if case == HOME:
                     steps = [
-                        bench.spark_step(host, HOME, SPARK, settings.spark_messages),
-                        bench.engine_step(settings.spark_messages),
+                        bench.spark_step(host, HOME, SPARK, settings.spark_backlog),
+                        bench.engine_step(settings.spark_backlog),
                         bench.loop_step(settings.spark_looped),
                     ]
                 moved = await run_rounds(steps, settings.rounds, progress, warm_up=not settings.quick)
                 outcome = Outcome(outcome.series | moved.series, outcome.failures + moved.failures)
     table.rows = rows_from(outcome)
     table.notes += [
-        f"{settings.spark_messages:,} messages of 1 KB, {QUEUES} backlog queues, {len(DESTINATIONS)} destinations; the "
-        f"plain loop moves {settings.spark_looped:,} of them, since its rate does not depend on how many there are.",
+        f"{settings.spark_backlog:,} messages of 1 KB, {QUEUES} backlog queues, {len(DESTINATIONS)} destinations; the "
+        f"plain loop moves {settings.spark_looped:,} of them, since its rate does not depend on how many there are; "
+        f"the connector writes and reads {settings.spark_messages:,}.",
         f"Spark on {LOCAL}, for the syphon with Java as `pairbus syphon` starts it (its quick compiler alone), for the "
         "connector as `session()` does. The start-up is not in the rates: seconds from the start of a process to the "
         "end of its session's first job, with the archive of classes that `pairbus` keeps, and without; and whole "
