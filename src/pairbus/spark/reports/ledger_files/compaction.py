@@ -29,6 +29,7 @@ from .line_blocks import (
     NotAsIs,
     blocks,
     line_schema,
+    parquet_writer,
     parsed,
     rows_of,
 )
@@ -174,8 +175,6 @@ def _lines_in(target: Path, first: bytes, size: int) -> int:
 
 def _write(source: IO[bytes], first: bytes, about: os.stat_result, target: Path) -> int:
     """Write the Parquet, and return how many lines it has. It is there whole or not at all."""
-    from pyarrow import parquet
-
     draft = target.with_name(f".{target.name}.draft")
     schema = line_schema().with_metadata({FIRST_LINE: first, SOURCE_BYTES: str(about.st_size).encode()})
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -186,7 +185,7 @@ def _write(source: IO[bytes], first: bytes, about: os.stat_result, target: Path)
             if os.geteuid() == 0:
                 os.fchown(file.fileno(), about.st_uid, about.st_gid)
             lines = 0
-            with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+            with parquet_writer(file, schema, "zstd") as writer:
                 for block in blocks(source):
                     table = rows_of(block, schema)
                     lines += table.num_rows

@@ -16,6 +16,7 @@ from pairbus.errors import PairbusError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow import parquet
 
 #: A line as the reports read it: an event, or a file's first line (schema, writer, pid, t, pairbus) or last (reason,
 #: events). `_bad` is a line that is none.
@@ -26,6 +27,11 @@ LINE: Final = (
 )
 #: What the reports do not read of a line, and people might.
 _UNREPORTED: Final = "rule string, why string, given_ms double"
+#: Columns with few values. Ids and times are written as they are: with a dictionary of them Spark reads slowly.
+_REPEATED: Final = (
+    "kind", "ns", "entity", "units", "outcome", "cause", "queue", "from", "to", "reason", "schema", "writer",
+    "pairbus", "rule", "why",
+)  # fmt: skip
 #: In the metadata of a compacted file: what it was made of.
 FIRST_LINE, SOURCE_BYTES = b"pairbus.first_line", b"pairbus.source_bytes"
 #: So many bytes of lines become a row group; memory does not depend on the size of a file.
@@ -59,6 +65,13 @@ def first_line_of(path: Path) -> bytes:
     if FIRST_LINE not in metadata:
         raise NotAsIs("`pairbus ledger compact` did not write it")
     return bytes(metadata[FIRST_LINE])
+
+
+def parquet_writer(where: Path | IO[bytes], schema: pa.Schema, compression: str) -> parquet.ParquetWriter:
+    """Return a writer of lines."""
+    from pyarrow import parquet
+
+    return parquet.ParquetWriter(where, schema, compression=compression, use_dictionary=list(_REPEATED))
 
 
 def opened(path: Path) -> IO[bytes]:

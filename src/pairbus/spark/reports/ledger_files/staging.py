@@ -13,17 +13,10 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
 
 from pairbus.ledger import COMPACTED
 
-from .line_blocks import NotAsIs, blocks, line_schema, opened, rows_of, rows_of_last
-
-#: Columns with few values; ids and times are written as they are.
-_REPEATED: Final = (
-    "kind", "ns", "entity", "units", "outcome", "cause", "queue", "from", "to", "reason", "schema", "writer",
-    "pairbus", "rule", "why",
-)  # fmt: skip
+from .line_blocks import NotAsIs, blocks, line_schema, opened, parquet_writer, rows_of, rows_of_last
 
 
 class Stage:
@@ -46,14 +39,9 @@ class Stage:
 
 def _staged(file: Path, draft: Path) -> bool:
     """Return whether the Parquet could be made. Without room on the disk it can't, and Spark reads the lines itself."""
-    from pyarrow import parquet
-
     schema = line_schema()
     try:
-        with (
-            opened(file) as source,
-            parquet.ParquetWriter(draft, schema, compression="snappy", use_dictionary=list(_REPEATED)) as writer,
-        ):
+        with opened(file) as source, parquet_writer(draft, schema, "snappy") as writer:
             for block in blocks(source):
                 is_whole = block.endswith(b"\n")
                 writer.write_table(rows_of(block, schema) if is_whole else rows_of_last(block, schema))
