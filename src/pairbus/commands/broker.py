@@ -19,8 +19,8 @@ from pairbus.broker.operations.nodes import NODES, NODES_MAX
 from pairbus.commands import event_loop, status_line
 from pairbus.errors import PairbusError
 
-# A full collection takes some 2 ms where so many blocks of memory were allocated since the start, and not much is held.
 _COLLECT_EVERY_S = 60.0
+#: With no more blocks of memory than this allocated since the start, a full collection takes some 2 ms.
 _COLLECT_BLOCKS_MAX = 50_000
 
 

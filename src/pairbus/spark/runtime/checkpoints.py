@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 _SETTING: Final = "spark.sql.streaming.checkpointFileManagerClass"
 _PACKAGE: Final = "org.apache.spark.sql.execution.streaming"
-#: As it is called since Spark 4.1, and before.
+#: As it is called in Spark 4.3, and in 4.0.
 _CLASSES: Final = tuple(f"{_PACKAGE}.{name}FileSystemBasedCheckpointFileManager" for name in ("checkpointing.", ""))
 
 
 def write_quickly(spark: SparkSession) -> None:
-    """Choose that for the queries of this session, where its Spark has it."""
+    """Have the queries of this session write their checkpoints so, where its Spark can."""
     assert spark._jvm is not None
     for name in _CLASSES:
         with contextlib.suppress(Exception):  # a Spark that calls it otherwise: it is written as ever
