@@ -27,7 +27,7 @@ LINE: Final = (
 )
 #: What the reports do not read of a line, and people might.
 _UNREPORTED: Final = "rule string, why string, given_ms double"
-#: Columns with few values. Ids and times are written as they are: with a dictionary of them Spark reads slowly.
+#: Columns with few values. Ids and times are written as they are: a dictionary of them takes more room than it saves.
 _REPEATED: Final = (
     "kind", "ns", "entity", "units", "outcome", "cause", "queue", "from", "to", "reason", "schema", "writer",
     "pairbus", "rule", "why",
