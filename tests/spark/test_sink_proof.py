@@ -93,7 +93,7 @@ def test_a_slow_function_between_the_lock_and_the_sink_moves_everything_once(
     )
     with carry(rows, pair.primary_address, "to", settle=pair.secondary_address) as carrying:
         end = time.monotonic() + 120
-        while peeked(pair.secondary, "from"):
+        while peeked(pair.secondary, "from") or carrying.sent < len(ids_in(pair, "to")):  # counted at the batch's end
             assert time.monotonic() < end and carrying.query.isActive, (carrying, carrying.query.exception())
             time.sleep(0.2)
         found = ids_in(pair, "to")

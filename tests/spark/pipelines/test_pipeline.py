@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from pairbus.spark.connector.options import Address, InvalidOption, parse
-from pairbus.spark.connector.writer import WRITTEN
+from pairbus.spark.connector.writer import Sent, ServiceBusStreamWriter, WriterConfig
 from pairbus.spark.pipelines.pipeline import Carrying, carry, locked
-from pairbus.spark.runtime.process_mailbox import ProcessMailbox
 
 TEXT = "Endpoint=sb://contoso;SharedAccessKeyName=a;SharedAccessKey=Yg=="
 
@@ -55,9 +54,9 @@ def test_the_writer_settles_where_the_rows_came_from() -> None:
         assert found.settle is not None and "other" in str(found.settle.connection_string)
         assert rows.given["checkpointLocation"]
         assert isinstance(carrying, Carrying) and (carrying.sent, carrying.late) == (0, 0)
-        mailbox = ProcessMailbox(rows.given["board"])
-        mailbox.append(WRITTEN, {"count": 3, "late": 2, "lost": 1, "refused": 0})
-        mailbox.append(WRITTEN, {"count": 4, "late": 0, "lost": 1, "refused": 5})
+        writer = ServiceBusStreamWriter(WriterConfig(found.address, "copies", mailbox=rows.given["board"]))
+        writer.commit([Sent(count=3, late=2, lost=1)], 0)
+        writer.abort([Sent(count=4, lost=1, refused=5), None], 1)  # of two tasks one had ended
         assert (carrying.sent, carrying.late, carrying.lost_locks, carrying.refused) == (7, 2, 2, 5)
         assert repr(carrying) == "<Carrying ended: 7 sent>"
     assert (carrying.sent, carrying.late) == (7, 2), "known when the folder is gone too"

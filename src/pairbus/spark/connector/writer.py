@@ -520,7 +520,8 @@ class ServiceBusStreamWriter(_Writing, StreamWriter):
         self._report(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: what was confirmed stays sent, and Spark runs the batch again."""
+        """Only report, for the tasks that ended: what was confirmed stays sent, and Spark runs the batch again."""
+        self._report(messages)
 
     def _task(self) -> Task:
         return current_stream_task(self._run)

@@ -97,7 +97,7 @@ class Carrying:
 
     @property
     def sent(self) -> int:
-        """Rows of the batches that are done and were confirmed."""
+        """Rows that were confirmed, counted at the end of their batch, or of their task where a stop breaks it off."""
         return self._heard().count
 
     @property
