@@ -123,7 +123,10 @@ def run(options: argparse.Namespace) -> int:
             failures += failed
             if not options.turns:  # then nothing but the asking for turns goes to stdout
                 print(table.render(), flush=True)
-            results["tables"][module.NAME] = {**table.to_json(), "measured_at": _now(), "machine": about}
+            measured = {**table.to_json(), "measured_at": _now(), "machine": about}
+            if "." in (options.only or ""):
+                measured = with_other_cases(measured, results["tables"].get(module.NAME))
+            results["tables"][module.NAME] = measured
             if out:
                 _write(out, results)
     finally:
@@ -167,6 +170,16 @@ def _write(path: Path, results: dict[str, Any]) -> None:
     path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
 
 
+def with_other_cases(measured: dict[str, Any], kept: dict[str, Any] | None) -> dict[str, Any]:
+    """Return a table in which some cases were measured now, with the rows of the other cases that were kept; those say
+    when they were measured."""
+    if kept is None:
+        return measured
+    rows = {(row["case"], row["who"]): {"measured_at": kept["measured_at"], **row} for row in kept["rows"]}
+    rows |= {(row["case"], row["who"]): row for row in measured["rows"]}
+    return {**measured, "rows": list(rows.values())}
+
+
 def report(results: Path, docs: Path) -> int:
     if not results.exists():
         print(f"{results} is not there: run `python -m benchmarks` first", file=sys.stderr)
@@ -188,6 +201,8 @@ def with_figures(text: str, results: dict[str, Any]) -> str:
             table = Table.from_json(kept)
             about = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in kept["machine"].items())
             parts.append(f"{table.render()}\nMeasured {kept['measured_at']}, {table.rounds()} rounds, on: {about}.\n")
+            earlier = sorted({(row["measured_at"], row["case"]) for row in kept["rows"] if "measured_at" in row})
+            parts += [f"Measured {when} already: {case}.\n" for when, case in earlier]
     return f"{before}{start}\n\n{chr(10).join(parts)}\n{end}{after}"
 
 

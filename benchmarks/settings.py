@@ -45,6 +45,7 @@ class Settings:
     spark_messages: int = 50_000
     spark_backlog: int = 200_000  # that is brought home
     spark_looped: int = 10_000
+    spark_scaled: int = 100_000  # by executors
     spark_depths: tuple[int, ...] = (10_000, 100_000, 500_000)
     spark_clusters: tuple[str, ...] = ("local-cluster[1,1,1024]", "local-cluster[2,1,1024]")
     ledger_lines: int = 6_000_000

@@ -11,15 +11,17 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus._pyamqp._decode import decode_payload
 from benchmarks import against, ledger_lines, outage, pairing, reports, scale, spark, syphon
-from benchmarks.__main__ import FIGURES_END, FIGURES_START, main, with_figures
+from benchmarks.__main__ import FIGURES_END, FIGURES_START, main, with_figures, with_other_cases
 from benchmarks.amqp_driver import encoded
 from benchmarks.bystander import summary
 from benchmarks.count import code_lines
+from benchmarks.cpu_share import CpuShare
 from benchmarks.fanout import Outlet
 from benchmarks.fanout import rows_from as fanout_rows
 from benchmarks.figures import Column, Goal, Row, Series, Table, Took, digits, span
@@ -206,6 +208,21 @@ def test_the_page_gets_the_kept_tables_between_its_markers() -> None:
     assert with_figures(filled, {"format": 1, "tables": {"brokers": kept}}) == filled
     with pytest.raises(ValueError, match="has no"):
         with_figures("no markers", {"tables": {}})
+
+
+def test_a_case_that_is_measured_by_itself_leaves_the_others_as_they_were() -> None:
+    def measured(when: str, **rates: float) -> dict[str, Any]:
+        rows = [Row(case, "pairbus", rate(each)) for case, each in rates.items()]
+        return {**Table("brokers", "Speed", [RATE], rows).to_json(), "measured_at": when, "machine": {"cpus": 2}}
+
+    first = measured("2030-01-01", one=1.0, window=2.0)
+    second = with_other_cases(measured("2030-01-02", window=3.0, batch=4.0), first)
+    third = with_other_cases(measured("2030-01-03", batch=5.0), second)
+    found = {row["case"]: (row["metrics"]["rate"]["median"], row.get("measured_at")) for row in third["rows"]}
+    assert found == {"one": (1.0, "2030-01-01"), "window": (3.0, "2030-01-02"), "batch": (5.0, None)}
+    page = with_figures(f"{FIGURES_START}{FIGURES_END}", {"tables": {"brokers": third}})
+    assert "Measured 2030-01-03, 1 rounds" in page and "Measured 2030-01-01 already: one." in page
+    assert with_other_cases(first, None) == first
 
 
 @pytest.mark.parametrize(
@@ -545,6 +562,23 @@ def test_a_deeper_backlog_is_held_against_the_smallest() -> None:
     assert near.goal is far.goal is None
     assert (two_near.metrics["flat"].values, two_near.goal) == ((0.9,), Goal("flat", at_least=1.0))
     assert (two_far.metrics["flat"].values, two_far.goal) == ((2.0,), Goal("flat", at_least=1.6))
+
+
+def test_a_share_of_a_core_is_given_and_taken_back() -> None:
+    with CpuShare(0.25) as shares, subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            if shares.is_possible:
+                shares.confine([process.pid])
+                (group,) = shares.groups
+                assert group.name in Path(f"/proc/{process.pid}/cgroup").read_text()
+                limits = [group / "cpu.max", group / "cpu.cfs_quota_us"]
+                assert [file.read_text().split()[0] for file in limits if file.exists()] == ["25000"]
+            else:
+                with pytest.raises(OSError, match=r"\w"):
+                    shares.confine([process.pid])
+        finally:
+            process.kill()
+    assert not any(group.exists() for group in shares.groups)
 
 
 def test_a_drain_s_first_message_is_told_from_the_rate_of_the_others() -> None:

@@ -18,6 +18,7 @@ class Ledgers(NamedTuple):
     events: Any
     files: Any
     notes: tuple[str, ...] = ()
+    tasks: int = 2
 
 
 def table(spark: Any, schema: str, rows: list[dict[str, Any]]) -> Any:

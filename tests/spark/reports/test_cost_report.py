@@ -95,6 +95,12 @@ def test_p51_the_brokers_book_by_namespace_entity_cause_and_operation(whole: Cos
     assert whole.summary["broker"]["units"] == 17, "what was refused is not billed; 70,000 bytes are two units"
 
 
+def test_what_was_summed_up_once_is_kept(whole: CostReport) -> None:
+    """Spark drops what is cached of a table that a query in SQL was given, unless it is given another one."""
+    plan = whole.lines._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
+    assert "InMemoryTableScan" in plan and "Exchange" not in plan.partition("InMemoryRelation")[0], plan
+
+
 def test_p52_a_message_that_takes_the_detour_costs_four_operations(whole: CostReport) -> None:
     detour = whole.summary["detour"]
     assert detour["operations_per_message"] == 4

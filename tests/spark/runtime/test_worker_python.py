@@ -54,6 +54,15 @@ def test_another_spark_than_the_installed_one_keeps_its_zip_file(
     assert worker_python.write(tmp_path, sys.executable) is None
 
 
+def test_where_nothing_may_be_executed_python_is_started_as_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.X_OK)  # as on a file system mounted with noexec
+    environ = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
+    with worker_python.in_use(tmp_path, environ):
+        assert set(environ.values()) == {sys.executable}
+
+
 def test_the_command_is_in_the_environment_only_while_spark_starts(tmp_path: Path) -> None:
     environ = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
     with worker_python.in_use(tmp_path, environ):

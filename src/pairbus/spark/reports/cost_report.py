@@ -20,6 +20,7 @@ from pairbus.billing import BILLED_OUTCOMES, CLIENT_OPERATIONS, OPERATIONS
 from pairbus.cost.prices import EXAMPLE, PriceBook
 from pairbus.spark.runtime.locations import below, write_text
 
+from .ledgers import in_sql
 from .reconciliation import Reconciliation, reconcile
 from .report_text import cost_lines
 from .results import BothBooks, CauseFigures, CostFigures, CostSummary, Detour
@@ -197,16 +198,16 @@ def cost_report(ledgers: Ledgers, prices: PriceBook | None = None) -> CostReport
     lines = spark.sql(_LINES, attempts=attempts).persist()
     sums = [row.asDict() for row in lines.limit(COLLECTED_MAX + 1).collect()]
     if len(sums) > COLLECTED_MAX:
-        sums = [row.asDict() for row in spark.sql(_SUMS, lines=lines).collect()]
+        sums = [row.asDict() for row in spark.sql(_SUMS, lines=in_sql(lines)).collect()]
     begin, end = min((row["begin"] for row in sums), default=None), max((row["end"] for row in sums), default=None)
     hours = 0.0 if begin is None or end is None else (end - begin) / 3600
     each = {name: book.per_unit(sum(row["units"] for row in sums if row["book"] == name), hours) for name in _BOOKS}
     for row in sums:
         row["money"] = _money_of(row, book, each)
-    priced = spark.sql(f"SELECT *, {_money(book, each)} AS money FROM {{lines}}", lines=lines).drop(*_INNER)
+    priced = spark.sql(f"SELECT *, {_money(book, each)} AS money FROM {{lines}}", lines=in_sql(lines)).drop(*_INNER)
     books = {place: _book_of(sums, place) for place in ("primary", "backlog")}
     counted = _counted(spark.sql(_EACH, attempts=attempts).collect(), books)
-    reconciliation = reconcile(attempts, lines, ledgers.files)
+    reconciliation = reconcile(attempts, lines, ledgers.files, ledgers.tasks)
     sums.sort(key=lambda row: tuple(row[key] for key in _KEYS))
     shown = [{key: row[key] for key in (*_KEYS, *_FIGURES)} for row in sums[:LINES_MAX]]
     summary: CostSummary = {
@@ -232,15 +233,15 @@ def _carried(spark: SparkSession, rooted: DataFrame) -> DataFrame:
     """Return the messages that a syphon carried home, cached: where to, and the numbers of those that came straight."""
     homeward = spark.sql(_HOMEWARD, rooted=rooted).persist()
     straight = spark.sql(_STRAIGHT, rooted=rooted, homeward=_as_right_side(homeward))
-    carried = spark.sql(_CARRIED, homeward=homeward, straight=straight).persist()
+    carried = spark.sql(_CARRIED, homeward=in_sql(homeward), straight=straight).persist()
     carried.count()
     homeward.unpersist()
     return carried
 
 
 def _as_right_side(table: DataFrame) -> DataFrame:
-    """Return the table with a hint for the joins that it is the right side of: nothing is sorted for them."""
-    return table.hint("broadcast" if table.count() <= BROADCAST_MAX else "shuffle_hash")
+    """Return a cached table with a hint for the joins that it is the right side of: nothing is sorted for them."""
+    return in_sql(table).hint("broadcast" if table.count() <= BROADCAST_MAX else "shuffle_hash")
 
 
 _BOOKS: Final = ("broker", "clients")

@@ -559,6 +559,14 @@ def small_table(spark: SparkSession, rows: Sequence[tuple[Any, ...]], columns: s
     return spark.createDataFrame(pa.table(arrays, schema=schema))
 
 
+def in_sql(table: DataFrame) -> DataFrame:
+    """Return a cached table as `spark.sql(query, name=…)` may be given it. That makes a view for the time of the call,
+    and with a view Spark drops what is cached of the same table; a table with a condition is another one."""
+    from pyspark.sql import functions as F
+
+    return table.where(F.lit(True))
+
+
 def write_rows(spark: SparkSession, rows: list[Any], schema: str, location: str) -> None:
     """Write a small table of a report as Parquet: one file, replacing that of an earlier run. `location`: as Spark is
     told of it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from .ledgers import in_sql
 from .results import Difference
 
 if TYPE_CHECKING:
@@ -41,16 +42,17 @@ REASONS: Final[dict[str, str]] = {
     BYTES_BOUND: "the same operations; a client's bytes are a bound, the broker's are exact",
 }
 
+_KEY: Final = ("place", "spot", "operation", "cause", "mid")
 # A ping has no id in a client's ledger, and a poll or a management call has none at all: these match by entity.
+_MID: Final = "CASE WHEN operation IN ('send', 'receive') THEN mid END"
 _MATCHED: Final = """
-SELECT place, spot, operation, cause,
-  CASE WHEN operation IN ('send', 'receive') THEN mid END AS mid,
+SELECT place, spot, operation, cause, mid,
   sum(CASE WHEN book = 'broker' AND billed THEN 1 ELSE 0 END) AS broker,
   sum(CASE WHEN book = 'clients' AND billed THEN 1 ELSE 0 END) AS clients,
   sum(CASE WHEN book = 'clients' AND NOT billed THEN 1 ELSE 0 END) AS failed,
   sum(CASE WHEN NOT billed THEN 0 WHEN book = 'broker' THEN bytes_in + bytes_out
            ELSE -bytes_in - bytes_out END) AS bytes
-FROM {attempts} GROUP BY ALL
+FROM {attempts} GROUP BY place, spot, operation, cause, mid
 """
 
 # Of each entity, from the sums: all its messages in one place would be one task's work.
@@ -107,8 +109,11 @@ class Reconciliation:
         return [cast(Difference, {**row, "explanation": REASONS[row["reason"]]}) for row in self._rows]
 
 
-def reconcile(attempts: DataFrame, lines: DataFrame, files: DataFrame) -> Reconciliation:
-    """Find where the two differ, by cause, operation and place, and why. `lines`: the sums of the attempts."""
+def reconcile(attempts: DataFrame, lines: DataFrame, files: DataFrame, tasks: int) -> Reconciliation:
+    """Find where the two differ, by cause, operation and place, and why. `lines`: the sums of the attempts, cached.
+    `tasks`: so many that each can keep its messages in memory."""
+    from pyspark.sql import functions as F
+
     spark = attempts.sparkSession
     hurt = spark.sql(
         """
@@ -118,8 +123,9 @@ def reconcile(attempts: DataFrame, lines: DataFrame, files: DataFrame) -> Reconc
         """,
         files=files,
     ).collect()
-    totals = spark.sql(_TOTALS, lines=lines).hint("broadcast")
-    spots = spark.sql(_SPOTS, matched=spark.sql(_MATCHED, attempts=attempts), totals=totals)
+    totals = spark.sql(_TOTALS, lines=in_sql(lines)).hint("broadcast")
+    by_message = attempts.withColumn("mid", F.expr(_MID)).repartition(tasks, *_KEY)
+    spots = spark.sql(_SPOTS, matched=spark.sql(_MATCHED, attempts=by_message), totals=totals)
     is_cut = any(row["is_broker"] for row in hurt)
     differences = spark.sql(_REASONED, spots=spots, is_cut=is_cut).persist()
     rows = [row.asDict() for row in differences.collect()]
