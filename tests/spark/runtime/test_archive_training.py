@@ -17,6 +17,7 @@ from pairbus.spark.runtime.java import inner_home, java_home
 
 CLASS = "org.apache.spark.deploy.SparkSubmit"
 BOUND_TO = ["-cp", f"{_find_spark_home()}/conf:{_find_spark_home()}/jars/*"]
+REFUSED = "Java 21 refuses an archive with Spark 4.3's class path, which names a jar twice: decision 0007"
 
 
 @pytest.fixture
@@ -179,7 +180,11 @@ def test_one_that_was_cut_off_is_not_believed(real: ClassArchive) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "which", [pytest.param("own", marks=pytest.mark.slow), pytest.param("packaged", marks=pytest.mark.soak)]
+    "which",
+    [
+        pytest.param("own", marks=pytest.mark.slow),
+        pytest.param("packaged", marks=[pytest.mark.soak, pytest.mark.xfail(strict=True, reason=REFUSED)]),
+    ],
 )
 def test_a_session_takes_its_classes_from_the_archive_that_was_made(tmp_path: Path, which: str) -> None:
     """By the machine's own Java, and by the packaged one, which has no archive of its own classes."""
