@@ -1,8 +1,8 @@
 """Table `scale`: how the rate of the syphon on Spark depends on the size of the backlog, on queues and receivers, and
 on executors, with a destination that is near and one 20 ms away; what starting Spark, and a query, costs.
 
-On one machine executors, brokers and Spark's driver share the same cores, and a single executor takes most of them. So
-executors are also measured as if each had a small machine of its own: the kernel gives each a part of a core.
+On one machine executors, brokers and Spark's driver share the same cores. So executors are also measured as if each had
+a small machine of its own: the kernel gives each a part of a core.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
         "answers come so much later."
     )
     table.notes.append(
-        "Executors, brokers and Spark's driver share the machine's cores, and one executor takes most of them; so "
-        f"executors are measured with {SHARE:.0%} of a core each as well, by a quota of the kernel's, as if each had a "
-        "small machine of its own. That needs root and control groups, and is left out without them."
+        "Executors, brokers and Spark's driver share the machine's cores, so executors are measured with "
+        f"{SHARE:.0%} of a core each as well, by a quota of the kernel's, as if each had a small machine of its own. "
+        "That needs root and control groups, and is left out without them."
     )
     return table, outcome.failures

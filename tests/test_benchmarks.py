@@ -550,9 +550,9 @@ def test_a_deeper_backlog_is_held_against_the_smallest() -> None:
             (scale.DEPTH, depths[0]): {**rate(10.0), "flowing": Series((100.0,))},
             (scale.DEPTH, depths[1]): {**rate(15.0), "flowing": Series((90.0,))},
             (scale.EXECUTORS, "local-cluster[1,1,1024]"): rate(50.0),
-            (scale.FAR, "local-cluster[1,1,1024]"): rate(30.0),
+            (scale.FAR, "local-cluster[1,1,1024]"): {**rate(50.0), "flowing": Series((30.0,))},
             (scale.EXECUTORS, "local-cluster[2,1,1024]"): rate(45.0),
-            (scale.FAR, "local-cluster[2,1,1024]"): rate(60.0),
+            (scale.FAR, "local-cluster[2,1,1024]"): {**rate(55.0), "flowing": Series((60.0,))},
         }
     )
     first, second, near, two_near, far, two_far, start = scale.rows_from(outcome, depths, {"local[2,4]": 9.0})
