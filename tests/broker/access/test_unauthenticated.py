@@ -117,7 +117,7 @@ async def test_before_a_token_there_are_few_links(served: tuple[Broker, ManualCl
     async with peer(broker) as client:
         links = [attach(handle, "$cbs", receives=False) for handle in range(unauthenticated.LINKS_MAX + 1)]
         client.writer.write(opened() + begun() + b"".join(links))
-        assert (await client.until_closed()).startswith(f"{LIMIT}: A connection that has put no token may ask for 8")
+        assert (await client.until_closed()).startswith(f"{LIMIT}: A connection that has put no token may have 8")
     await soon(lambda: not broker.unauthenticated.held_bytes)
 
 

@@ -5,19 +5,18 @@ import contextlib
 import struct
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from pairbus.amqp.events import Closed, Delivered
 from pairbus.amqp.performative_types import Attach, Detach, Disposition, Source, Transfer
-from pairbus.amqp.performatives import decode_performative
 from pairbus.amqp.types import Symbol
 from pairbus.broker import Broker
 from pairbus.broker.amqp.connection import AmqpConnection
 from tests.amqp.pair import SMALL, ConnectionPair
 from tests.broker.attack_words import Target, attach, begun, credit, frame, let_in, transfer
 from tests.broker.namespace_rig import make, make_special
+from tests.broker.raw_client import RawClient
 from tests.broker.sdk import Sdk
 from tests.waiting import soon
 
@@ -67,30 +66,12 @@ def on(channel: int, sent: bytes) -> bytes:
     return sent[:6] + struct.pack(">H", channel) + sent[8:]
 
 
-class Peer:
-    """A client that says what the test says, on sessions 0 and 1, and reads frame by frame."""
+class Peer(RawClient):
+    """A client on sessions 0 and 1."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, served: AmqpConnection) -> None:
+        super().__init__(reader, writer)
         self.served = served
-        self._reader = reader
-        self._writer = writer
-
-    def say(self, *frames: bytes) -> None:
-        self._writer.write(b"".join(frames))
-
-    async def hear(self, *kinds: type) -> tuple[int, Any]:
-        """Return the channel and the performative of the next frame of these kinds."""
-        async with asyncio.timeout(10):
-            while True:
-                head = await self._reader.readexactly(8)
-                if head.startswith(b"AMQP"):
-                    continue
-                size, _, kind, channel = struct.unpack(">IBBH", head)
-                body = await self._reader.readexactly(size - 8)
-                if kind == 0 and body:
-                    performative = decode_performative(body)[0]
-                    if isinstance(performative, kinds):
-                        return channel, performative
 
     async def attached(self, handle: int, channel: int = 0) -> Attach:
         """Return the answer to an attach."""

@@ -9,14 +9,29 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.message import encode_message
-from pairbus.amqp.performative_types import Declare, Discharge, TransactionalState
+from pairbus.amqp.performative_types import (
+    Accepted,
+    Attach,
+    Coordinator,
+    Declare,
+    Declared,
+    Detach,
+    Discharge,
+    Disposition,
+    Source,
+    TransactionalState,
+    Transfer,
+)
 from pairbus.amqp.transactions import encode_coordination
 from pairbus.broker import Broker
+from pairbus.broker.access import unauthenticated
 from pairbus.broker.amqp import transactions as subject
 from pairbus.broker.operations.quotas import TIERS
 from pairbus.wire import LinkLost, LockLost, NotFound, Refused, Sender, TooLarge, Unauthorized, WireClient, WireError
 from pairbus.wire.transactions import Transaction, via_of
+from tests.broker.attack_words import Target, attach, begun, credit, frame, opened, put_token, transfer
 from tests.broker.namespace_rig import body_of, make, make_special
+from tests.broker.raw_client import raw_client
 from tests.broker.sdk import Sdk
 from tests.moving_clock import Clock
 from tests.waiting import soon
@@ -394,11 +409,73 @@ async def test_a_basic_namespace_has_none(
         await client.transaction("any")
 
 
-async def test_a_client_without_a_token_gets_no_coordinator(broker: Broker, sdk: Sdk) -> None:
-    namespace = broker.namespaces["contoso"]
-    async with WireClient(namespace.host, namespace.port, tls=False, credential=None, timeout=5.0) as client:
-        with pytest.raises(Unauthorized):
-            await client.transaction("orders")
+# -- before any token: Java and .NET attach the coordinator, and declare, before they show one
+
+
+def coordinator(handle: int) -> bytes:
+    link = Attach(
+        name=f"coordinator-{handle}", handle=handle, role=False, initial_delivery_count=0,
+        source=Source(address="here"), target=Coordinator(capabilities=["amqp:local-transactions"]),
+    )  # fmt: skip
+    return frame(link.encode())
+
+
+def ask(handle: int, delivery_id: int, request: Declare | Discharge) -> bytes:
+    return transfer(handle, delivery_id, encode_coordination(request), settled=False)
+
+
+async def test_a_transaction_is_declared_before_the_first_token(broker: Broker, client: WireClient, sdk: Sdk) -> None:
+    """The order of azure-messaging-servicebus (Java) and Azure.Messaging.ServiceBus (.NET)."""
+    queue = await sdk.queue()
+    served = broker.namespaces["contoso"]
+    target = Target(served.connection_string, str(served.ca_file))
+    async with raw_client(served) as raw:
+        raw.say(opened(), begun(), coordinator(0), ask(0, 0, Declare()))
+        declared = (await raw.hear(Disposition))[1].state
+        assert isinstance(declared, Declared)
+        raw.say(attach(1, queue, receives=False))
+        refused = (await raw.hear(Detach))[1].error
+        assert refused.condition == "amqp:unauthorized-access", "a transaction gives no right"
+        raw.say(attach(2, "$cbs", receives=False), attach(3, "$cbs", receives=True), credit(3, 10))
+        raw.say(transfer(2, 1, put_token(target.token()), settled=True))
+        await raw.hear(Transfer)
+        state = TransactionalState(declared.txn_id)
+        raw.say(attach(4, queue, receives=False), transfer(4, 2, make(b"sent"), state=state))
+        sent = (await raw.hear(Disposition))[1].state
+        assert isinstance(sent, TransactionalState) and isinstance(sent.outcome, Accepted)
+        assert await bodies(client, queue) == []
+        raw.say(ask(0, 3, Discharge(declared.txn_id)))
+        assert isinstance((await raw.hear(Disposition))[1].state, Accepted)
+    assert await bodies(client, queue) == [b"sent"]
+
+
+async def test_before_a_token_there_are_few_transactions_and_they_are_counted(broker: Broker) -> None:
+    served = broker.namespaces["contoso"]
+    most = unauthenticated.TRANSACTIONS_MAX
+    before = broker.unauthenticated.held_bytes
+    async with raw_client(served) as raw:
+        raw.say(opened(), begun(), coordinator(0), coordinator(1))
+        raw.say(*(ask(number % 2, number, Declare()) for number in range(most)))
+        states = [(await raw.hear(Disposition))[1].state for _ in range(most)]
+        assert all(isinstance(state, Declared) for state in states)
+        held = most * unauthenticated.TRANSACTION_BYTES + unauthenticated.CONNECTION_BYTES
+        assert broker.unauthenticated.held_bytes - before >= held
+        raw.say(ask(0, most, Declare()))
+        error = (await raw.hear(Disposition))[1].state.error
+        assert error.condition == "amqp:resource-limit-exceeded"
+        assert f"that has put no token may have {most} transactions" in error.description
+        raw.say(ask(0, most + 1, Discharge(states[0].txn_id)))
+        assert isinstance((await raw.hear(Disposition))[1].state, Accepted)
+        raw.say(ask(0, most + 2, Declare()))
+        assert isinstance((await raw.hear(Disposition))[1].state, Declared)
+        # with a token there may be as many as for anybody
+        target = Target(served.connection_string, str(served.ca_file))
+        raw.say(attach(2, "$cbs", receives=False), attach(3, "$cbs", receives=True), credit(3, 10))
+        raw.say(transfer(2, most + 3, put_token(target.token()), settled=True))
+        await raw.hear(Transfer)
+        raw.say(ask(0, most + 4, Declare()))
+        assert isinstance((await raw.hear(Disposition))[1].state, Declared)
+    await soon(lambda: broker.unauthenticated.held_bytes <= before)
 
 
 # -- every way of leaving

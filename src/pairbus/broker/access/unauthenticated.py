@@ -16,14 +16,18 @@ from pairbus.broker.refusal import Refusal
 TOTAL_BYTES_MAX: Final = 50_000_000
 #: Of one, besides its objects: the largest frame, and some more.
 EACH_BYTES_MAX: Final = 96 * 1024
-#: Before a token only `$cbs` can be attached to: two links in one session are enough for a token.
+#: Before a token only `$cbs` and a coordinator can be attached to: two links in one session are enough for a token.
 LINKS_MAX: Final = 8
 SESSIONS_MAX: Final = 4
+#: Those that are open and, since no other link is there, empty.
+TRANSACTIONS_MAX: Final = 32
 #: A connection that has put no token for so long is closed.
 WAIT_S_MAX: Final = 60.0
 #: What the objects of a connection cost, measured: 11 KB, and up to 70 KB with TLS.
 CONNECTION_BYTES: Final = 16 * 1024
 TLS_BYTES: Final = 96 * 1024
+#: Of an empty transaction, measured: 0.3 KB.
+TRANSACTION_BYTES: Final = 512
 
 
 class UnauthenticatedQuota:
@@ -64,8 +68,8 @@ class UnauthenticatedQuota:
 
 
 def too_many(name: str, count_max: int) -> Refusal:
-    """Return the refusal of links or sessions beyond the limit."""
-    text = f"A connection that has put no token may ask for {count_max} {name}; put a token to '$cbs' first."
+    """Return the refusal of links, sessions or transactions beyond the limit."""
+    text = f"A connection that has put no token may have {count_max} {name}; put a token to '$cbs' first."
     return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
 
 

@@ -203,10 +203,20 @@ class AmqpConnection(asyncio.Protocol):
         if self._transport is None or self._is_leaving:
             return
         size = len(self._unread) + self._engine.held_bytes + self.response_bytes
-        size += self._transport.get_write_buffer_size()
+        size += self._transport.get_write_buffer_size() + len(self.transactions) * unauthenticated.TRANSACTION_BYTES
         refusal = self.host.unauthenticated.hold(self, self._is_secure, size)
         if refusal is not None:
             self.close(refusal)
+
+    def refuses_transaction(self, count_max: int) -> Refusal | None:
+        """Return why no further transaction can be declared, if it can't; `count_max` is the limit of a client that has
+        put a token."""
+        if self._is_unauthenticated and len(self.transactions) >= unauthenticated.TRANSACTIONS_MAX:
+            return unauthenticated.too_many("transactions", unauthenticated.TRANSACTIONS_MAX)
+        if len(self.transactions) >= count_max:
+            text = f"The connection has {count_max} transactions, the most that it can have. Discharge some."
+            return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
+        return None
 
     def _mark_authenticated(self) -> None:
         """Lift the limits of clients without a token."""

@@ -79,9 +79,8 @@ class CoordinatorNode:
         if request.global_id is not None:
             text = "transactions with a global id are not supported; declare one without"
             self._answer(event, Refusal(conditions.NOT_IMPLEMENTED, text))
-        elif len(connection.transactions) >= TRANSACTIONS_MAX:
-            text = f"The connection has {TRANSACTIONS_MAX} transactions, the most that it can have. Discharge some."
-            self._answer(event, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text))
+        elif (refusal := connection.refuses_transaction(TRANSACTIONS_MAX)) is not None:
+            self._answer(event, refusal)
         else:
             txn_id = connection.host.namespace.new_transaction_id()
             transaction = self._transactions[txn_id] = Transaction(txn_id)
