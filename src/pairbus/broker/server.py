@@ -70,6 +70,7 @@ from .clock import BrokerClock
 from .crashes import Crashes, write_bounded
 from .net import certificates, websocket
 from .refusal import Refusal
+from .slices import Slices
 from .telemetry import inventory
 
 log = logging.getLogger("pairbus.broker.server")
@@ -235,7 +236,12 @@ class NamespaceServer:
         gc.disable()
         try:
             self.namespace = Namespace.open(
-                self.name, self.folder, journal=journal, now=self.clock(), new_token=random_tokens()
+                self.name,
+                self.folder,
+                journal=journal,
+                now=self.clock(),
+                new_token=random_tokens(),
+                slices=self._broker.slices,
             )
         finally:
             gc.enable()
@@ -540,6 +546,8 @@ class Broker:
         self.namespaces: dict[str, NamespaceServer] = {}
         self.metrics = Metrics()
         self.node_load = NodeLoad(self._storage_bytes)
+        #: For the long work of all namespaces: they share the loop.
+        self.slices = self.make_slices()
         #: What the connections of all namespaces that have put no token may use.
         self.unauthenticated = UnauthenticatedQuota()
         self.certificates: certificates.Certificates
@@ -550,6 +558,10 @@ class Broker:
         return f"<Broker {self.data}: {', '.join(self.namespaces) or 'no namespaces'}>"
 
     # What it takes from the machine that it runs on; tests/simulation has a simulated one.
+
+    def make_slices(self) -> Slices:
+        """Return what runs long work on this loop."""
+        return Slices(time.perf_counter, asyncio.get_running_loop().call_soon)
 
     def open_keys(self, folder: Path) -> KeyRing:
         """Return the keys of a namespace, made at its first start."""
@@ -668,6 +680,7 @@ class Broker:
         self._closing_ends = time.monotonic() + inventory.CLOSING_S
         if self._control is not None:
             await self._control.stop()
+        self.slices.close()
         for server in self.namespaces.values():
             await server.stop()
 

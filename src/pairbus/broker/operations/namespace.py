@@ -17,6 +17,7 @@ from pairbus.broker.model.entity import DEAD_LETTER_SUFFIX, TRANSFER_SUFFIX
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.topic import SUBSCRIPTIONS, Topic
 from pairbus.broker.refusal import Refusal
+from pairbus.broker.slices import Slices
 from pairbus.broker.storage.replay import rebuild
 from pairbus.broker.storage.store import Done, RemovalObserver, Store, refusal_of, refusal_of_read
 from pairbus.broker.storage.unread import UNREAD_S
@@ -39,8 +40,10 @@ _SUBSCRIPTIONS: Final = SUBSCRIPTIONS.lower()
 class Namespace(RestartOperations, ReceiveOperations, SessionAccess, TopicOperations):
     """The entities of a namespace and their messages: everything that the AMQP and HTTP servers call."""
 
-    def __init__(self, name: str, journal: Journal, memory_budget: int, new_token: Callable[[], bytes]) -> None:
-        store = Store(journal, memory_budget, new_token)
+    def __init__(
+        self, name: str, journal: Journal, memory_budget: int, new_token: Callable[[], bytes], slices: Slices
+    ) -> None:
+        store = Store(journal, memory_budget, new_token, slices)
         super().__init__(name, store)
         self.journal = journal
         self.notes = store.notes
@@ -57,12 +60,13 @@ class Namespace(RestartOperations, ReceiveOperations, SessionAccess, TopicOperat
         now: float,
         memory_budget: int = 64 << 20,
         new_token: Callable[[], bytes] | None = None,
+        slices: Slices | None = None,
     ) -> Namespace:
         """Return the namespace that the journal, which is open and not yet started, leads to when it is replayed.
 
-        `folder` only stands in the notes.
+        `folder` only stands in the notes. Without `slices`, work that takes long is done in one go.
         """
-        self = cls(name, journal, memory_budget, new_token or random_tokens())
+        self = cls(name, journal, memory_budget, new_token or random_tokens(), slices or Slices())
         rebuilt = rebuild(journal.replay(), journal.release)
         self.notes += [f"{folder}: {note}" for note in rebuilt.notes]
         self._restore(rebuilt.entities.values(), now)

@@ -15,6 +15,7 @@ from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.shared_bodies import let_go, load, unload
 from pairbus.broker.model.transaction import OpenTransactions
 from pairbus.broker.refusal import Refusal
+from pairbus.broker.slices import Slices
 from pairbus.journal import Journal, JournalBusy, JournalError, JournalFull, JournalStalled, RecordTooLarge
 
 from .live_records import LiveRecords
@@ -76,13 +77,16 @@ class Store:
         "observer",
         "resident",
         "same",
+        "slices",
         "transactions",
         "unread",
         "watched",
     )
 
-    def __init__(self, journal: Journal, memory_budget: int, new_token: Callable[[], bytes]) -> None:
+    def __init__(self, journal: Journal, memory_budget: int, new_token: Callable[[], bytes], slices: Slices) -> None:
         self.journal = journal
+        #: For work whose length a client controls.
+        self.slices = slices
         self.memory_budget = memory_budget
         self.new_token = new_token
         #: Bytes of contents held in memory.

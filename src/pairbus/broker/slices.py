@@ -1,0 +1,165 @@
+"""Divides long work on the event loop into slices of a few milliseconds, so that it holds nobody else up. Pure.
+
+A job is a generator that yields between two units of its work, each well below a millisecond. Each turn of the loop has
+one slice, for all jobs of the process together. Jobs take turns: one that has used up a slice goes behind the others.
+Work that is done before the slice of the turn is spent ends within `start`, as if it had been called.
+
+Between two units the world goes on: entities are deleted, connections end, the broker stops. A job looks again at what
+it needs after each `yield`, and releases what it holds in a `finally` block, which also runs when it is cancelled.
+Whatever walks over something whose length a client controls (queues that expire, a purge, a listing) starts a job
+here; the answer to the client is given in `done`. Work that must keep an order is one job, or a chain of them in which
+`done` starts the next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any, Final, Generic, TypeVar
+
+T = TypeVar("T")
+
+SLICE_S: Final = 0.003
+JOBS_MAX: Final = 20_000
+
+
+class SlicesFull(Exception):
+    """Too many jobs are under way; the client is to be told that the server is busy."""
+
+
+class Job(Generic[T]):
+    """One piece of work, and what came of it."""
+
+    __slots__ = ("_done", "_error", "_is_running", "_result", "_work", "is_done")
+
+    def __init__(self, work: Generator[None, None, T], done: Callable[[Job[T]], None]) -> None:
+        self._work = work
+        self._done: Callable[[Job[T]], None] | None = done
+        self._result: T
+        self._error: Exception | None = None
+        self._is_running = False
+        #: Whether it has ended, in whatever way.
+        self.is_done = False
+
+    def __repr__(self) -> str:
+        return f"<Job {self._work}: {'done' if self.is_done else 'under way'}>"
+
+    def result(self) -> T:
+        """Return what the work returned, or raise what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def cancel(self) -> None:
+        """End the work where it is, or at its next `yield` if it cancels itself. `done` isn't called."""
+        if not self.is_done:
+            self.is_done = True
+            self._done = None
+            if not self._is_running:
+                self._work.close()
+
+    def step(self) -> None:
+        """Do one unit of the work, and call `done` if that was the last."""
+        self._is_running = True
+        try:
+            next(self._work)
+        except StopIteration as end:
+            self._result = end.value
+        except Exception as error:  # it is the caller's, who gets it from `result`
+            self._error = error
+        else:
+            self._is_running = False
+            if self.is_done:
+                self._work.close()
+            return
+        self.is_done = True
+        if self._done is not None:
+            self._done(self)
+
+
+class Slices:
+    """Runs jobs, one slice a turn of the loop for all of them.
+
+    `clock` gives seconds; `call_soon` calls something in the next turn. With a clock that stands still, all work ends
+    within `start`.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = lambda: 0.0,
+        call_soon: Callable[[Callable[[], None]], object] = lambda callback: None,
+        slice_s: float = SLICE_S,
+        jobs_max: int = JOBS_MAX,
+    ) -> None:
+        self._clock = clock
+        self._call_soon = call_soon
+        self._slice_s = slice_s
+        self._jobs_max = jobs_max
+        self._jobs: deque[Job[Any]] = deque()
+        #: Seconds that are left of this turn's slice.
+        self._left = slice_s
+        self._is_scheduled = False
+        self._is_running = False
+
+    def __repr__(self) -> str:
+        return f"<Slices: {len(self._jobs)} jobs>"
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def start(self, work: Generator[None, None, T], done: Callable[[Job[T]], None]) -> Job[T]:
+        """Begin to do something, and call `done` with the job when it has ended: its `result` returns or raises.
+
+        Raises SlicesFull.
+        """
+        if len(self._jobs) >= self._jobs_max:
+            work.close()
+            raise SlicesFull
+        job = Job(work, done)
+        self._jobs.append(job)
+        if self._left > 0 and not self._is_running:
+            self._run()
+        self._schedule()
+        return job
+
+    def close(self) -> None:
+        """Cancel all jobs, and take no more."""
+        self._jobs_max = 0
+        while self._jobs:
+            self._jobs.popleft().cancel()
+
+    def _turn(self) -> None:
+        self._is_scheduled = False
+        self._left = self._slice_s
+        try:
+            self._run()
+        finally:
+            self._schedule()
+
+    def _run(self) -> None:
+        """Use what is left of this turn's slice."""
+        jobs, clock = self._jobs, self._clock
+        self._is_running = True
+        began = clock()
+        try:
+            while jobs and self._left > 0:
+                job = jobs[0]
+                while not job.is_done and self._left > 0:
+                    try:
+                        job.step()
+                    finally:
+                        ended = clock()
+                        self._left -= ended - began
+                        began = ended
+                if jobs and jobs[0] is job:  # not so after `close`
+                    jobs.popleft()
+                    if not job.is_done:
+                        jobs.append(job)
+        finally:
+            self._is_running = False
+
+    def _schedule(self) -> None:
+        """See to it that the next turn has a slice again, if this one's was begun."""
+        if not self._is_scheduled and (self._jobs or self._left < self._slice_s):
+            self._is_scheduled = True
+            self._call_soon(self._turn)
