@@ -245,7 +245,8 @@ async def test_the_metrics_of_a_namespace_are_its_own(tmp_path: Path) -> None:
         assert {name for name, kind in kinds.items() if kind == "counter"} == {
             name for name in kinds if name.endswith("_total")
         }
-        assert {"pairbus_pings_total", "pairbus_journal_syncs_total"} <= kinds.keys()
+        assert {"pairbus_pings_total", "pairbus_journal_syncs_total", "pairbus_loop_long_turns_total"} <= kinds.keys()
+        assert kinds["pairbus_loop_turn_seconds_max"] == "gauge"
 
 
 async def test_what_was_counted_for_deleted_entities_is_merged_in_time(

@@ -20,7 +20,7 @@ import gc
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -55,7 +55,8 @@ from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.operations.nodes import NODES, NODES_MAX
 from pairbus.broker.storage.store import refusal_of
 from pairbus.broker.storage.written_by import note_version, who_reads
-from pairbus.broker.telemetry.metrics import Labels, Metrics, Sample
+from pairbus.broker.telemetry.loop_turns import LoopTurns
+from pairbus.broker.telemetry.metrics import Metrics
 from pairbus.broker.telemetry.node_load import NodeLoad
 from pairbus.broker.telemetry.recorder import Recorder
 from pairbus.errors import BrokerError, file_problem
@@ -68,6 +69,7 @@ from pairbus.sas import HTTP_SKEW_S, Claims, verify
 from .background import on_a_thread
 from .clock import BrokerClock
 from .crashes import Crashes, write_bounded
+from .gauges import Gauges
 from .net import certificates, websocket
 from .refusal import Refusal
 from .slices import Slices
@@ -548,6 +550,7 @@ class Broker:
         self.node_load = NodeLoad(self._storage_bytes)
         #: For the long work of all namespaces: they share the loop.
         self.slices = self.make_slices()
+        self.loop_turns = LoopTurns()
         #: What the connections of all namespaces that have put no token may use.
         self.unauthenticated = UnauthenticatedQuota()
         self.certificates: certificates.Certificates
@@ -631,14 +634,7 @@ class Broker:
             raise BrokerError(f"the data folder can't be made: {file_problem(error)}") from None
         # absolute: whoever is told of ca_file may be in another folder
         self.certificates = certificates.ensure(self.data.absolute(), self._host_names(names), self.clock())
-        self.metrics.gauge("queue_messages", "Messages of a queue or subscription, by sub-queue.", self._depths)
-        self.metrics.gauge("queue_bytes", "Bytes of the messages in a queue.", self._sizes)
-        self.metrics.counter("pings_total", "Pings confirmed and not stored, since the start.", self._pings)
-        self.metrics.counter("forwarded_total", "Messages that an entity forwarded, since the start.", self._forwarded)
-        self.metrics.gauge("entity_node", "The node that a queue or topic is on.", self._nodes)
-        self.metrics.gauge("connections", "Connections open now.", self._connections)
-        self.metrics.gauge("tokenless_bytes", "Bytes held for connections that have put no token.", self._tokenless)
-        self.metrics.counter("journal_syncs_total", "Syncs of the journal since the start.", self._syncs)
+        Gauges(self).show(self.metrics)
         try:
             self.namespaces = {plan.name: NamespaceServer(self, plan) for plan in wanted}
             for begin in (NamespaceServer.reserve, NamespaceServer.start):
@@ -667,6 +663,7 @@ class Broker:
 
             self._control = ControlServer(self.data, answer)
             await self._control.start()
+            self.loop_turns.start(asyncio.get_running_loop())
         except BaseException:
             await self.stop()
             raise
@@ -678,6 +675,7 @@ class Broker:
 
     async def stop(self) -> None:
         self._closing_ends = time.monotonic() + inventory.CLOSING_S
+        self.loop_turns.stop()
         if self._control is not None:
             await self._control.stop()
         self.slices.close()
@@ -703,48 +701,8 @@ class Broker:
             }
         }
 
-    def _entities(self, name: str) -> Iterator[tuple[Labels, QueueEntity]]:
-        """Yield the queues and subscriptions: what holds messages that somebody can receive."""
-        namespace = self.namespaces[name].namespace
-        subscriptions = [each for topic in namespace.topics.values() for each in topic.subscriptions.values()]
-        for entity in [*namespace.queues.values(), *subscriptions]:
-            yield {"namespace": name, "entity": entity.active.path}, entity
-
-    def _depths(self, name: str) -> Iterator[Sample]:
-        for labels, entity in self._entities(name):
-            for state, count in (("active", entity.active_count), ("dead-letter", entity.dead_letter_count)):
-                yield {**labels, "state": state}, count
-
-    def _nodes(self, name: str) -> Iterator[Sample]:
-        server = self.namespaces[name]
-        for entity in server.entity_names:
-            yield {"namespace": name, "entity": entity}, server.crashes.nodes.node_of(entity)
-
-    def _connections(self, name: str) -> Iterator[Sample]:
-        yield {"namespace": name}, len(self.namespaces[name].connections)
-
-    def _tokenless(self, name: str) -> Iterator[Sample]:
-        """Yield the bytes of all namespaces: one limit holds for them together."""
-        yield {}, self.unauthenticated.held_bytes
-
-    def _syncs(self, name: str) -> Iterator[Sample]:
-        yield {"namespace": name}, self.namespaces[name].journal_syncs
-
     def _storage_bytes(self) -> int:
         return sum(server.storage_bytes for server in self.namespaces.values())
-
-    def _pings(self, name: str) -> Iterator[Sample]:
-        namespace = self.namespaces[name].namespace
-        for entity in [*namespace.queues.values(), *namespace.topics.values()]:
-            yield {"namespace": name, "entity": entity.name}, entity.pings
-
-    def _forwarded(self, name: str) -> Iterator[Sample]:
-        for labels, entity in self._entities(name):
-            yield labels, entity.forwarded
-
-    def _sizes(self, name: str) -> Iterator[Sample]:
-        for labels, entity in self._entities(name):
-            yield labels, entity.size_bytes
 
 
 @contextlib.asynccontextmanager

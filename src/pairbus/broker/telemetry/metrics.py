@@ -1,4 +1,4 @@
-"""Counts what the broker does, and writes the text of `GET /metrics`; server.py adds the gauges. Pure.
+"""Counts what the broker does, and writes the text of `GET /metrics`; gauges.py adds what is read of queues. Pure.
 
 Counters are plain integers on slotted objects, so that counting costs one attribute addition: the front keeps the
 object of its entity and adds to it. What can be asked of the queues (depths, sizes) is not counted but read when the

@@ -1,0 +1,69 @@
+"""Measures how long the turns of the event loop are, since nobody is served while one lasts.
+
+A beat comes every few milliseconds as a timer of the loop, on any kind of loop. What it is late is the time for which a
+turn kept it waiting. So a turn is up to one interval longer than what is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+EVERY_S: Final = 0.005
+#: The longest turn is that of the last period that is over and of the one that has begun.
+PERIOD_S: Final = 60.0
+#: A turn that takes longer is one too long.
+LONG_S: Final = 0.02
+
+
+class LoopTurns:
+    """The longest turn of late, and how many were too long."""
+
+    __slots__ = ("_beat_at", "_before", "_clock", "_longest", "_period_ends", "_timer", "too_long")
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._beat_at = clock()
+        self._period_ends = self._beat_at + PERIOD_S
+        self._longest = self._before = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        #: Turns longer than LONG_S since the start.
+        self.too_long = 0
+
+    def __repr__(self) -> str:
+        return f"<LoopTurns: {self.longest_s:.3f} s at most, {self.too_long} too long>"
+
+    @property
+    def longest_s(self) -> float:
+        """The longest turn of the last one to two minutes, in seconds."""
+        self._turn_period(self._clock())
+        return max(self._longest, self._before)
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Measure from now on; what the loop has done until now does not count."""
+        self._beat_at = self._clock() + EVERY_S
+        self._timer = loop.call_later(EVERY_S, self._beat, loop)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = self._clock()
+        late = now - self._beat_at
+        self._turn_period(now)
+        if late > self._longest:
+            self._longest = late
+        if late > LONG_S:
+            self.too_long += 1
+        self._beat_at = now + EVERY_S
+        self._timer = loop.call_later(EVERY_S, self._beat, loop)
+
+    def _turn_period(self, now: float) -> None:
+        if now >= self._period_ends:
+            is_recent = now < self._period_ends + PERIOD_S
+            self._before, self._longest = (self._longest if is_recent else 0.0), 0.0
+            self._period_ends = now + PERIOD_S
