@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.connection_string import ConnectionString, ConnectionStringError
+from pairbus.connection_string import ConnectionString, ConnectionStringError, namespace_name
 
 KEY = "c2VjcmV0LXNlY3JldA=="
 BASE = f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=root;SharedAccessKey={KEY}"
@@ -99,3 +99,21 @@ def test_a_key_is_taken_as_it_stands(key: str) -> None:
     if key.strip():
         text = f"Endpoint=sb://h/;SharedAccessKeyName=a;SharedAccessKey={key}"
         assert ConnectionString.parse(text).key == key.strip()
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "container", "properties", "name"),
+    [
+        ("127.0.0.1", 49152, "Contoso", {"product": "pairbus"}, "contoso"),
+        ("bus.example.org", 5671, "contoso", {"product": "pairbus"}, "contoso"),
+        ("Contoso.servicebus.windows.net", 5671, "f00d_G7", None, "contoso.servicebus.windows.net"),
+        ("contoso.servicebus.windows.net.", 443, "other", {"product": "x"}, "contoso.servicebus.windows.net"),
+        ("127.0.0.1", 5672, "random", {}, "localhost"),
+        ("::1", 5673, "random", {}, "localhost:5673"),
+        ("10.0.0.7", 5673, "random", None, "10.0.0.7:5673"),
+    ],
+)
+def test_by_what_a_namespace_is_known(
+    host: str, port: int, container: str, properties: dict[str, str] | None, name: str
+) -> None:
+    assert namespace_name(host, port, container, properties) == name

@@ -1,12 +1,16 @@
 """Parses Service Bus connection strings (docs/reference/protocol.md#connection-strings-and-ports). Pure.
 
-Decides which keys there are, what each must look like, and what follows for the socket: host, port, TLS. It does not
-connect. An error names the key that is wrong; no value of a secret key ever stands in a text.
+Decides which keys there are, what each must look like, and what follows for the socket: host, port, TLS; and by what a
+namespace is known, wherever it is reached. It does not connect. An error names the key that is wrong; no value of a
+secret key ever stands in a text.
 """
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 from pairbus.errors import PairbusError
@@ -14,6 +18,8 @@ from pairbus.errors import PairbusError
 TLS_PORT = 5671
 PLAIN_PORT = 5672
 CHARS_MAX = 4096
+#: What our broker and our clients say of themselves in the properties of an open, by AMQP's own name.
+PRODUCT, PAIRBUS = "product", "pairbus"
 
 _KEYS = {
     "endpoint": "Endpoint",
@@ -138,3 +144,17 @@ def _flag(value: str | None) -> bool:
     if value.lower() == "true":
         return True
     raise ConnectionStringError(f"UseDevelopmentEmulator is {value[:20]!r}; right is true or false")
+
+
+def namespace_name(host: str, port: int, container_id: str, properties: Mapping[Any, Any] | None) -> str:
+    """Return the name that our broker states when a connection opens, so that another port or an address makes no
+    difference. Azure states none: there it is the host in lower case, with a port that is not the usual one."""
+    if properties and properties.get(PRODUCT) == PAIRBUS:
+        return container_id.lower()
+    bare = host.lower().rstrip(".")
+    try:
+        if ipaddress.ip_address(bare).is_loopback:
+            bare = "localhost"
+    except ValueError:
+        pass
+    return bare if port in (443, TLS_PORT, PLAIN_PORT) else f"{bare}:{port}"

@@ -146,6 +146,29 @@ def test_what_is_in_the_table_is_completed_and_not_written_again_even_after_a_co
     assert ids(spark, table) == named(40) and peeked(pair.primary, "orders") == []
 
 
+def test_a_table_of_an_earlier_version_is_taken_over_unless_messages_could_be_confused(
+    spark: Any, pair: Pair, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "table"
+    send(pair.primary, "orders", *map(message, range(10)))
+    with monkeypatch.context() as patch:
+        patch.setattr(ingest_module, "settle", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):  # files are committed, nothing is completed
+            ingest(spark, pair.primary_address, "orders", table, drain=True).wait(900)
+    clock.advance(LOCK.total_seconds() + 1)
+    mark = table / "_pairbus.namespace.contoso"
+    mark.unlink()  # as an earlier version would have left it
+    with pytest.raises(TransferFailed, match="was written by an earlier version"):
+        ingest(spark, pair.primary_address, "orders", table, drain=True).wait(900)
+    assert free(pair.primary, "orders") == 10 and not mark.exists()
+    running = ingest(spark, pair.primary_address, "orders", table, drain=True, same_namespace=True)
+    assert running.wait(900) == [] and running.already == 10 and mark.exists()
+    mark.unlink()
+    send(pair.primary, "orders", *map(message, range(10, 20)))  # none of these is in the table
+    assert ingest(spark, pair.primary_address, "orders", table, drain=True).wait(900) == [] and mark.exists()
+    assert ids(spark, table) == named(20)
+
+
 def test_a_write_of_one_s_own_gets_each_batch_before_it_is_completed(
     spark: Any, pair: Pair, clock: Clock, tmp_path: Path
 ) -> None:
@@ -201,7 +224,7 @@ def test_a_table_elsewhere_is_kept_through_spark_s_file_systems(
         assert files.lease is not None
         before = files.lease._renewed_at
         until(lambda: files.lease._renewed_at > before, 10)
-        files.write_lock("_pairbus.lock.abandoned")
+        files.write_root("_pairbus.lock.abandoned")
         monkeypatch.setattr(table_files, "LEASE_S", 0.0)
         until(lambda: not files.lease.holds(), 10)
         with pytest.raises(TransferFailed, match="was not renewed in time, and another may have it"):

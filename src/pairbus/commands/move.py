@@ -54,6 +54,9 @@ class _FiniteRange(click.FloatRange):
 _where = click.option(
     "--where", metavar="SQL", help="Only messages for which this Spark SQL is true; the columns are the connector's."
 )
+_same_namespace = click.option(
+    "--same-namespace", is_flag=True, help="The messages that are there are of NS, which had another name or host."
+)
 _max_rate = click.option(
     "--max-rate", type=_FiniteRange(min=0, min_open=True), metavar="N", help="Messages a second at most."
 )
@@ -111,6 +114,7 @@ def move(
 @click.argument("folder")
 @click.option("--remove", is_flag=True, help="Take the messages away once the files that hold them are committed.")
 @_where
+@_same_namespace
 @ca_file_option
 @spark_options
 @json_option
@@ -154,6 +158,7 @@ def archive(
     "--every", "every_s", type=_FiniteRange(min=0), default=10.0, metavar="SECONDS", show_default=True,
     help="Between two batches once it has caught up; each makes a file.",
 )  # fmt: skip
+@_same_namespace
 @ca_file_option
 @spark_options
 @json_option

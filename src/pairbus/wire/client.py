@@ -27,7 +27,7 @@ from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.limits import Limits
 from pairbus.amqp.sasl import ANONYMOUS, PLAIN, SaslClient
 from pairbus.amqp.types import Symbol
-from pairbus.connection_string import PLAIN_PORT, TLS_PORT, ConnectionString
+from pairbus.connection_string import PAIRBUS, PLAIN_PORT, PRODUCT, TLS_PORT, ConnectionString, namespace_name
 from pairbus.credentials import Credential, Login, TokenSource, as_credential, from_connection_string
 
 from . import requests
@@ -285,6 +285,13 @@ class WireClient:
         """Connect now, to know at once whether it works; every call connects by itself."""
         await self._connected(asyncio.get_running_loop().time() + (self.timeout if timeout is None else timeout))
 
+    async def namespace(self, timeout: float | None = None) -> str:
+        """Return the name by which the namespace is known, whatever host and port it is reached by."""
+        deadline = asyncio.get_running_loop().time() + (self.timeout if timeout is None else timeout)
+        opened = (await self._connected(deadline)).connection.remote_open
+        assert opened is not None
+        return namespace_name(self.host, self.port, opened.container_id, opened.properties)
+
     async def authorized(self, entity: str, deadline: float) -> Transport:
         """Return a live connection on which `$cbs`, where there is one, has accepted a token for the entity."""
         transport = await self._connected(deadline)
@@ -338,7 +345,7 @@ class WireClient:
             idle_timeout=self._idle_timeout,
             sasl=SaslClient(PLAIN, login.initial_response) if login is not None else SaslClient(ANONYMOUS),
             properties={
-                Symbol("product"): "pairbus",
+                Symbol(PRODUCT): PAIRBUS,
                 Symbol("version"): __version__,
                 Symbol(billing.CAUSE_PROPERTY): self.cause,
             },

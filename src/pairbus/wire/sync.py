@@ -102,6 +102,9 @@ class WireClient:
     def connect(self, timeout: float | None = None) -> None:
         self._thread.run(self._client.connect(timeout))
 
+    def namespace(self, timeout: float | None = None) -> str:
+        return self._thread.run(self._client.namespace(timeout))
+
     def sender(self, entity: str, **options: Any) -> Sender:
         return Sender(self._thread, self._thread.run(self._client.sender(entity, **options)))
 

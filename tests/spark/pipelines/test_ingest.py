@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import itertools
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -278,6 +279,34 @@ def test_a_namespace_that_is_away_is_waited_for_and_other_failures_end_it(
     assert next(failures) == 5 and world.in_table().total() == 3
 
 
+def test_a_second_namespace_with_the_same_numbers_and_times_is_refused_before_a_message_is_taken(
+    tmp_path: Path,
+) -> None:
+    now = time.time()
+    with serve_sync("contoso", "backup", data=tmp_path / "bus", clock=lambda: now) as broker:
+        for name, namespace in broker.namespaces.items():
+            with admin_of(namespace) as admin:
+                admin.create_queue("orders")
+            with wire(namespace) as client:
+                payloads = [
+                    encode_message(properties=Properties(message_id=f"{name} {n}"), body=b"x") for n in range(9)
+                ]
+                assert client.sender("orders").send_many(payloads) == [None] * 9
+
+        def run(name: str, **options: Any) -> object:
+            address = Address(broker.namespaces[name].connection_string)
+            more: dict[str, Any] = {"dies_at": 1000, "relocks": False, "expire": lambda: None, **options}
+            return ArrowIngester(address, "orders", tmp_path / "table", **more).run()
+
+        assert run("contoso") == [] == run("contoso")
+        with pytest.raises(TransferFailed, match="holds messages of the namespace contoso, and this is backup"):
+            run("backup")
+        assert [_id(each) for each in peeked(broker.namespaces["backup"], "orders")] == [
+            f"backup {n}" for n in range(9)
+        ]
+        connections.close_all()
+
+
 def test_a_commit_that_fails_after_its_rename_leads_to_no_second_copy(
     served: Broker, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,6 +354,7 @@ def test_that_the_jvm_has_died_is_told_where_the_staging_can_t_be_cleared_for_it
         monkeypatch.setattr(ingest_module, name, lambda *given: None)
     monkeypatch.setattr(ingest_module, "leased", lambda *given: contextlib.nullcontext(files))
     monkeypatch.setattr(ingest_module.listing, "depth", lambda *given: None)
+    monkeypatch.setattr(Dying, "_claim", lambda *given: None)
     with pytest.raises(TransferFailed, match="Spark's JVM has died"):
         Dying(Address(host="x"), "orders", "s3a://lake/table").run()
 

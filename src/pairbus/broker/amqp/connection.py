@@ -37,6 +37,7 @@ from pairbus.amqp.performative_types import Error, TransactionalState
 from pairbus.amqp.performatives import ACCEPTED_BYTES
 from pairbus.amqp.sasl import SaslServer
 from pairbus.amqp.session import Session
+from pairbus.amqp.types import Symbol
 from pairbus.billing import APP, cause_in
 from pairbus.broker.access import unauthenticated
 from pairbus.broker.access.authorization import Authorization
@@ -102,6 +103,7 @@ class AmqpConnection(asyncio.Protocol):
             limits=host.limits,
             idle_timeout=host.idle_timeout_s,
             sasl=SaslServer(check_plain=host.check_plain),
+            properties={Symbol("product"): "pairbus"},
         )
         self._engine.gathered_bytes_max = unauthenticated.EACH_BYTES_MAX
         #: It has put no token yet, and may use very little (access/unauthenticated.py).

@@ -34,6 +34,7 @@ from pairbus.syphon.core.progress import Report
 from pairbus.syphon.core.rate_limit import RateLimit
 from pairbus.wire.errors import WireError
 
+from .folder_namespace import check_single, claim, files_of, holds_waiting, name_of
 from .lock_batches import LockBatch
 from .message_table import DATE, IDENTITY
 from .preflight import (
@@ -78,6 +79,7 @@ class Archiver(Transfer):
         *,
         remove: bool = False,
         where: str | None = None,
+        same_namespace: bool = False,
         label: str = "the namespace",
         patience_s: float = PATIENCE_S,
         **session: Any,
@@ -87,6 +89,7 @@ class Archiver(Transfer):
         self._entity = entity
         self._shown, self._folder = str(folder), located(folder)
         self._remove = remove
+        self._same_namespace = same_namespace
         self._label = label
         self._patience_s = seconds_of("patience_s", patience_s)
         now = dt.datetime.now(dt.UTC)
@@ -103,6 +106,13 @@ class Archiver(Transfer):
             self.progress.counted(0)
             return []  # Spark is not started for nothing
         spark = self._start()
+        claim(
+            files_of(spark, self._shown),
+            name_of(self._address, self._label),
+            self._shown,
+            self._same_namespace,
+            lambda: holds_waiting(spark, self._address, self._entity, archived(spark, self._shown)),
+        )
         if self._remove:
             return self._take_away(spark)
         self._copy(spark)
@@ -198,7 +208,8 @@ def archive(
 ) -> Archived:
     """Writes what `entity` holds now to Parquet files in `folder`, beside what is there already.
 
-    `namespace`: a connection string, or a host name (then DefaultAzureCredential), or an Address.
+    `namespace`: a connection string, or a host name (then DefaultAzureCredential), or an Address. `same_namespace`: the
+    messages that are there are this namespace's, which had another name.
     """
     archiver = Archiver(address_of(namespace), entity, folder, remove=remove, where=where, spark=spark, **options)
     remaining = archiver.run()
@@ -210,6 +221,7 @@ def archived(spark: SparkSession, folder: str | Path, where: str | None = None) 
     chooses among them before they are compared, so that files are passed over. Raises TransferFailed."""
     from pyspark.errors import PySparkException
 
+    check_single(files_of(spark, folder).root_names(), folder)
     try:
         rows = spark.read.parquet(escaped(located(folder)))
     except PySparkException as error:

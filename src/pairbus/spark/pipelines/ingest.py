@@ -38,6 +38,7 @@ from pairbus.syphon.core.rate_limit import RateLimit
 from pairbus.wire.errors import TimedOut, Unreachable, WireError
 
 from .archive import address_of
+from .folder_namespace import claim, holds_waiting, name_of
 from .lock_batches import LockBatch
 from .message_table import DATE, STAGING, CommitPlan, FileIndex, Identity, StagedRow, plan_commit, staged_files
 from .preflight import EVERYTHING, TransferFailed, has_sessions, is_empty, still_there
@@ -86,6 +87,7 @@ class Ingester(Transfer):
         max_rate: float | None = None,
         min_partitions: int = 1,
         every_s: float = EVERY_S,
+        same_namespace: bool = False,
         label: str = "the namespace",
         patience_s: float = PATIENCE_S,
         **session: Any,
@@ -106,6 +108,7 @@ class Ingester(Transfer):
         self._rate = RateLimit(rate_of(max_rate))
         self._min_partitions = min_partitions
         self._every_s = seconds_of("every_s", every_s, EVERY_S_MAX)
+        self._same_namespace = same_namespace
         self._label, self._patience_s = label, seconds_of("patience_s", patience_s)
         self._name = secrets.token_hex(6)
         self._numbers = itertools.count(1)
@@ -136,6 +139,7 @@ class Ingester(Transfer):
             if files is None:
                 check_writable(spark, self._shown)
                 files = stack.enter_context(leased(spark, self._shown))
+            self._claim(spark, files)
             files.clear()
             stack.callback(_clear, files)
             stack.callback(self._stop_polling)
@@ -152,6 +156,14 @@ class Ingester(Transfer):
             spark.conf.set(f"spark.sql.files.{name}", "false")  # what is passed over would be written a second time
         spark.createDataFrame([], "none int")  # makes it this thread's
         return spark
+
+    def _claim(self, spark: SparkSession, files: TableFiles) -> None:
+        """Record of which namespace the table's messages are. Raises TransferFailed where they are another's."""
+
+        def holds_some() -> bool:
+            return holds_waiting(spark, self._address, self._entity, _read(spark, self._table))
+
+        claim(files, name_of(self._address, self._label), self._shown, self._same_namespace, holds_some)
 
     def _ingest(self, spark: SparkSession, files: TableFiles) -> list[Unavailable]:
         while True:
@@ -420,7 +432,8 @@ def ingest(
     `namespace`: a connection string, or a host name (then DefaultAzureCredential), or an Address. `drain`: end when the
     entity is empty. `write`: a function that gets each batch as a DataFrame and writes it to a table of your own, such
     as Delta's or Iceberg's, so that a message (entity, sequence_number, enqueued_time) that comes twice is there once;
-    `table` is then only where batches are staged. `options`: max_rate, min_partitions, every_s, patience_s.
+    `table` is then only where batches are staged. `options`: max_rate, min_partitions, every_s, patience_s, and
+    same_namespace, which says that the table's messages are this namespace's where it has another name now.
     """
     ingester = Ingester(address_of(namespace), entity, table, drain=drain, write=write, spark=spark, **options)
     return Ingesting(ingester)

@@ -37,6 +37,15 @@ LOGS: Final = ("_delta_log", "_spark_metadata", ".hoodie")
 
 
 class TableFiles(Protocol):
+    def root_names(self) -> list[str]:
+        """Return the names in the folder of the table itself."""
+
+    def write_root(self, name: str) -> None:
+        """Write a small file into the folder of the table itself."""
+
+    def drop_root(self, name: str) -> None:
+        """Remove it."""
+
     def names(self, date: str) -> list[str]:
         """Return the names in the folder of a day."""
 
@@ -78,6 +87,20 @@ class LocalFiles:
         _sync(source)
         source.rename(folder / name)
         _sync(folder)
+
+    def root_names(self) -> list[str]:
+        """Return the names in the folder of the table itself."""
+        return os.listdir(self._table) if self._table.is_dir() else []
+
+    def write_root(self, name: str) -> None:
+        """Write a small file into the folder of the table itself, so that it outlasts a power cut."""
+        _make(self._table)
+        (self._table / name).write_text(name)
+        _sync(self._table / name)
+        _sync(self._table)
+
+    def drop_root(self, name: str) -> None:
+        (self._table / name).unlink(missing_ok=True)
 
     def clear(self, below: str = "") -> None:
         shutil.rmtree(self._table / STAGING / below, ignore_errors=True)
@@ -215,14 +238,14 @@ class HadoopFiles:
         found = ((each.getPath().getName(), each) for each in self._statuses(self._path("")))
         return {name: each.getModificationTime() / 1000 for name, each in found if name.startswith(LOCK_FILE)}
 
-    def write_lock(self, name: str) -> None:
+    def write_root(self, name: str) -> None:
         stream = self._fs.create(self._path(name), True)
         try:
             stream.write(bytearray(name.encode()))
         finally:
             stream.close()
 
-    def drop_lock(self, name: str) -> None:
+    def drop_root(self, name: str) -> None:
         self._fs.delete(self._path(name), False)
 
 
@@ -247,13 +270,13 @@ class Lease:
 
     def take(self, files: HadoopFiles, given: str | Path) -> None:
         """Raises TransferFailed where another has it."""
-        files.write_lock(self.name)
+        files.write_root(self.name)
         found = files.locks()
         written = found.pop(self.name, None)
         if written is None or any(written - each < LEASE_S for each in found.values()):
             raise TransferFailed(f"{_taken(given)} (a killed one's lock ends {LEASE_S:.0f} s after its last renewal)")
         for abandoned in found:
-            files.drop_lock(abandoned)
+            files.drop_root(abandoned)
 
     def renew_on(self, files: HadoopFiles) -> None:
         """Renew it until `end`. What comes too late does not count: another may have it by then."""
@@ -262,7 +285,7 @@ class Lease:
         while not self._ended.wait(RENEW_S):
             with contextlib.suppress(Py4JError):  # tried again; `holds` tells when that was too long
                 begun = time.monotonic()
-                files.write_lock(self.name)
+                files.write_root(self.name)
                 if not self.holds():
                     self._renewed_at = -math.inf
                     return
@@ -297,4 +320,4 @@ def _drop(files: HadoopFiles, lease: Lease) -> None:
     from py4j.protocol import Py4JError
 
     with contextlib.suppress(Py4JError):
-        files.drop_lock(lease.name)
+        files.drop_root(lease.name)
