@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pairbus.pairing.errors import BodyNotCopyableError as BodyNotCopyableError
     from pairbus.pairing.errors import ClientFaultedError as ClientFaultedError
     from pairbus.pairing.errors import ControlFileError as ControlFileError
+    from pairbus.pairing.errors import EntityThrottledError as EntityThrottledError
     from pairbus.pairing.errors import EntityUnreachableError as EntityUnreachableError
     from pairbus.pairing.errors import ForkedClientError as ForkedClientError
     from pairbus.pairing.errors import InvalidOptions as InvalidOptions
@@ -63,9 +64,9 @@ _MODULES = {
     "pairbus.pairing.decisions": ("Decision",),
     "pairbus.pairing.errors": (
         "AliasConflictError", "AlreadyPaired", "BacklogUnavailableError", "BodyNotCopyableError", "ClientFaultedError",
-        "ControlFileError", "EntityUnreachableError", "ForkedClientError", "InvalidOptions", "NoTimeLeftError",
-        "NotTriedError", "PairingError", "PairingFailed", "PinnedEntityError", "ScheduleDuringFailoverError",
-        "WrongLoopError",
+        "ControlFileError", "EntityThrottledError", "EntityUnreachableError", "ForkedClientError", "InvalidOptions",
+        "NoTimeLeftError", "NotTriedError", "PairingError", "PairingFailed", "PinnedEntityError",
+        "ScheduleDuringFailoverError", "WrongLoopError",
     ),
     "pairbus.pairing.events": (
         "BacklogQueueEjected", "BacklogQueueLeftOut", "BacklogQueueReturned", "ClientFaulted", "ControlFileChanged",

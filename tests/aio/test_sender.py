@@ -18,13 +18,13 @@ from pairbus.pairing.errors import (
     ScheduleDuringFailoverError,
     note_nothing_sent,
 )
-from pairbus.pairing.events import BacklogQueueEjected, MessageDiverted, SizeWarning, StateChanged
+from pairbus.pairing.events import BacklogQueueEjected, EntityThrottled, MessageDiverted, SizeWarning, StateChanged
 from pairbus.pairing.routing.patience import Brownout
 from pairbus.pairing.routing.states import EntityState
 from tests.message_view import View
 
 from .background import Background, Interruption, wait_until
-from .stage import Answer, FakeGuardedSender, Recorder, Stage
+from .stage import Answer, FakeGuardedSender, Reasons, Recorder, Stage
 
 MakeStage = Callable[..., Stage]
 FAR = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
@@ -95,6 +95,25 @@ async def test_p17_with_interval_zero_the_message_that_failed_goes_to_the_backlo
     ]
     assert given.named(MessageDiverted) == [MessageDiverted("orders", 0, 1, ("m",))]
     assert repr(sender) == "<PairedSender orders: failed over, backlog queues [0] of 2>"
+
+
+async def test_p24_throttling_that_callers_do_not_see_is_told_as_what_it_is(stage: MakeStage) -> None:
+    """Its messages go to the backlog, and it does not fail over; the primary is tried when the halt is over."""
+    reasons = Reasons()
+    given, sender = begin(stage, exceptions.ServiceBusServerBusyError(), while_throttled="divert", observers=(reasons,))
+    await sender.send_messages(ServiceBusMessage("x", message_id="m"))
+    given.advance(9.9)
+    await sender.send_messages(ServiceBusMessage("x", message_id="n"))
+    assert [path_of(message) for message in given.backlog(sender, 0).sent] == ["orders", "orders"]
+    assert given.monitor.coordinator.states() == {"orders": EntityState.HEALTHY}
+    assert given.named(EntityThrottled) == [EntityThrottled("orders", 10.0, diverted=True)]
+    assert given.named(StateChanged) == []
+    assert [event.rule for event in given.named(MessageDiverted)] == ["throttled", "throttled"]
+    assert reasons.rules == ["throttled", "throttled"]
+    assert not given.monitor._has_timer(), "no ping is due"
+    given.advance(0.2)
+    await sender.send_messages(ServiceBusMessage("x"))
+    assert len(primary(sender).sent) == 2
 
 
 async def test_p16_with_an_interval_the_caller_sees_the_failure(stage: MakeStage) -> None:

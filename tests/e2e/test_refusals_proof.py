@@ -199,6 +199,27 @@ async def test_p24_a_busy_send_waits_ten_seconds_and_is_sent_again(world: World)
 
 
 @in_both_apis()
+async def test_p24_with_the_profile_callers_do_not_see_throttling(world: World) -> None:
+    """While the halt lasts messages take the detour, with nothing failed over and no ping; then the primary is used."""
+    queue = await world.queue()
+    async with world.pair(**{**SHORT, "profile": "interactive"}) as pair:
+        await pair.deliver(queue, world.message())
+        async with world.fault("throttle", entity=queue, rate=0):
+            for _ in range(3):
+                assert (await pair.deliver(queue, world.message())).elapsed_s < 4
+        assert (pair.state(queue), len(await world.in_backlog())) == ("HEALTHY", 3)
+        assert [event.diverted for event in pair.named("EntityThrottled")] == [True]
+        assert pair.named("StateChanged") == []
+        waiting, begun = 0, time.monotonic()
+        while (count := len(await world.in_backlog())) > waiting:  # until one has found its way to the primary
+            assert time.monotonic() - begun < 20
+            waiting = count
+            await asyncio.sleep(0.5)
+            await pair.deliver(queue, world.message())
+    await world.restore_message()
+
+
+@in_both_apis()
 async def test_p24_busy_for_too_long_counts_as_a_failure_where_one_says_so(world: World, queue: str) -> None:
     async with world.pair(busy_failover_after=1, **SHORT) as pair:
         await pair.deliver(queue, world.message())

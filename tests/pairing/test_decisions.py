@@ -55,6 +55,8 @@ def test_p23_an_outage_in_words(log: DecisionLog) -> None:
     log.announced(events.ControlFileChanged((("orders", "failed-over"),)))
     log.announced(events.ControlFileUnusable(ValueError("no TOML")))
     log.announced(events.EntityThrottled("orders", 10.0))
+    log.announced(events.EntityThrottled("Orders", 10.0, diverted=True))
+    divert(log, "throttled", "ServiceBusServerBusyError: busy", given_s=0.5)
     assert texts(log, "ORDERS") == [
         "healthy → failed over: a send to the primary failed (ConnectionRefusedError: [Errno 111] refused)",
         "messages went to the backlog by the rule 'interval zero': ConnectionRefusedError: refused; the primary was"
@@ -67,7 +69,9 @@ def test_p23_an_outage_in_words(log: DecisionLog) -> None:
         "the operator says: force failover and hold",
         "the control file says: orders = failed-over",
         "the control file can't be followed, what it said last goes on to hold: ValueError: no TOML",
-        "throttled: everything waits for 10.0 s",
+        "throttled: messages go to the backlog, all else waits for 10.0 s",
+        "messages went to the backlog by the rule 'throttled': ServiceBusServerBusyError: busy; the primary was given"
+        " 0.5 s",
     ]
     assert log.explain("orders")[2].count == 5
     assert len(log.explain("news")) == 2, "what concerns the whole client"

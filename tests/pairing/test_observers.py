@@ -121,6 +121,11 @@ def test_message_ids_as_text(message: object, mid: str | None) -> None:
         (events.BacklogQueueLeftOut(4, ValueError("a\nb")), logging.WARNING, "left out: ValueError: a"),
         (events.SizeWarning("orders", 10, 20, 15), logging.WARNING, "10 bytes would have 20 in the backlog"),
         (events.EntityThrottled("orders", 10.0), logging.WARNING, "throttled: its sends wait for 10.0 s"),
+        (
+            events.EntityThrottled("orders", 10.0, diverted=True),
+            logging.WARNING,
+            "orders is throttled: its messages go to the backlog for 10.0 s",
+        ),
         (events.PairingDegraded(OSError("down")), logging.WARNING, "not paired yet"),
         (events.PairingCompleted(10), logging.INFO, "paired, 10 backlog queues"),
         (events.SyphonStarted(), logging.INFO, "syphon runs"),

@@ -254,6 +254,7 @@ OTHER_VALUES: dict[str, Any] = {
     "syphon_master": "spark://host:7077",
     "syphon_checkpoint": "s3a://bucket/checkpoint",
     "profile": "interactive",
+    "while_throttled": "divert",
     "primary_patience": 1.5,
     "brownout": (0.5, 20, 2),
 }
@@ -384,6 +385,9 @@ def test_a_type_checker_sees_a_wrong_name(module: str, tmp_path: Path) -> None:
 def test_p2_a_profile_is_a_row_of_options_that_explicit_ones_override() -> None:
     made = options(profile="interactive")
     assert (made.failover_interval, made.primary_patience, made.while_suspect) == (0.0, "adaptive", "divert")
+    assert (made.send_timeout, made.while_throttled) == (8.0, "divert")
+    made = options(profile="interactive", send_timeout=60, while_throttled="wait")
+    assert (made.send_timeout, made.while_throttled) == (60.0, "wait"), "although these are the defaults"
     made = options(profile="interactive", failover_interval=60, while_suspect="raise")
     assert (made.failover_interval, made.primary_patience, made.while_suspect) == (60.0, "adaptive", "raise")
     made = options()

@@ -32,6 +32,7 @@ OPTIONS = st.fixed_dictionaries(
         "pings_to_return": st.sampled_from([1, 2]),
         "probe": st.sampled_from(["ping", "trial"]),
         "while_suspect": st.sampled_from(["raise", "divert"]),
+        "while_throttled": st.sampled_from(["wait", "divert"]),
         "when_unreachable": st.sampled_from(["divert", "raise"]),
         "busy_failover_after": st.sampled_from([None, 0.0, 10.0, 20.0]),
         "send_timeout": st.sampled_from([40.0, 20.0]),

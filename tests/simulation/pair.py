@@ -12,7 +12,8 @@ Rules
 - In the calm the syphon empties the backlog, and every entity returns to its primary (P21).
 In some worlds the client belongs to a fleet: it has a ping phase, a share of a return ramp, and a control file that an
 operator changes, which pins nothing any more when the calm begins. In some it is in haste: it has a patience with the
-primary's silence, a brownout, a link to the backlog that stands ready, and callers who give up.
+primary's silence, a brownout, a link to the backlog that stands ready, and callers who give up. In some the primary is
+throttled, and the client's messages wait or go to the backlog meanwhile.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from pairbus.amqp.message import Header, Properties, encode_message, read_proper
 from pairbus.amqp.types import UInt
 from pairbus.broker.access.keys import ROOT_RULE
 from pairbus.broker.config.plan import EntityPlan, NamespacePlan
+from pairbus.broker.control.faults import Fault
 from pairbus.broker.model.description import QueueDescription
 from pairbus.credentials import SharedKey
 from pairbus.journal import JournalError, Options
@@ -122,12 +124,14 @@ class PairWorld:
     brownout: Brownout | None = None
     warm: int | None = None  # the backlog queue to which a link stands ready
     given_up: tuple[tuple[str, float], ...] = ()  # calls, by message, whose caller waits only so long
+    while_throttled: str = "wait"
 
     def describe(self) -> list[str]:
         fleet = [f"a fleet: draws {self.draw:g}, return ramp {self.return_ramp:g} s"] if self.draw else []
         return [
             f"seed {self.seed}: a pair, failover after {self.failover_interval:g} s, {self.probe} every "
-            f"{self.ping_interval:g} s, while suspect: {self.while_suspect}, segments of {self.segment_bytes} bytes",
+            f"{self.ping_interval:g} s, while suspect: {self.while_suspect}, "
+            f"while throttled: {self.while_throttled}, segments of {self.segment_bytes} bytes",
             *fleet,
             *([f"in haste: {self.patience}, {self.brownout}, link to {self.warm}"] if self.is_hasty else []),
             *(f"{id} is given up after {after_s:g} s" for id, after_s in self.given_up),
@@ -193,6 +197,7 @@ def draw_pair(seed: int) -> PairWorld:
                     doom = rng.choice(("reset", "reset", "silence", "stall"))
                     after = rng.choice((rng.randrange(600, 3000), rng.randrange(1200, 6000)))
                     dooms.append((name, number, Doom(doom, rng.random() < 0.5, after, 6.0 if doom == "stall" else 0.0)))
+    while_throttled, throttles = _draw_throttling(seed)
     haste = _draw_haste(seed)
     if haste[0] == "adaptive":  # first it has to learn
         sends = (*_draw_lessons(seed), *sends)
@@ -204,10 +209,11 @@ def draw_pair(seed: int) -> PairWorld:
         rng.choice(("raise", "divert")),
         rng.choice((4096, 262144)),
         sends,
-        tuple(sorted(troubles, key=lambda each: each[1].at)),
+        tuple(sorted((*troubles, *throttles), key=lambda each: each[1].at)),
         tuple(dooms),
         *_draw_fleet(seed),
         *haste,
+        while_throttled,
     )
 
 
@@ -223,6 +229,17 @@ def _draw_haste(seed: int) -> tuple[str | float, Brownout | None, int | None, tu
         rng.choice((None, 0, 1)),
         tuple((f"m{number}", rng.choice((0.01, 0.3, 1.0, 3.0, 6.0))) for number in range(1, 20) if rng.random() < 0.2),
     )
+
+
+def _draw_throttling(seed: int) -> tuple[str, tuple[tuple[str, Trouble], ...]]:
+    """Return what the client of some worlds does while the primary is throttled, and when that is; by dice of its own,
+    as for a fleet."""
+    rng = random.Random(f"{seed} throttling")
+    if rng.random() < 0.6:
+        return "wait", ()
+    times = rng.sample((0.0, 1.0, 3.0, 9.0, 15.0), rng.choice((1, 1, 2)))
+    throttles = tuple((PRIMARY, Trouble(at, "throttle", rng.choice((0.5, 4.0, 12.0)))) for at in times)
+    return rng.choice(("wait", "divert", "divert")), throttles
 
 
 def _draw_fleet(seed: int) -> tuple[float, float, tuple[ControlChange, ...]]:
@@ -320,6 +337,7 @@ class PairedClient:
             return_ramp=world.return_ramp,
             primary_patience=world.patience,
             brownout=world.brownout,
+            while_throttled=world.while_throttled,
         )
         self.coordinator = Coordinator(
             settings, (0, 1), choose=random.Random(f"{world.seed} rotation").choice, draw=lambda: world.draw
@@ -628,6 +646,8 @@ class PairRun:
         rules |= {"interval zero"} if world.failover_interval == 0 else {"interval over"}
         if world.failover_interval and world.while_suspect == "divert":
             rules.add("while suspect")
+        if world.while_throttled == "divert":
+            rules.add("throttled")
         if rule not in rules:
             self.problems.append(f"P19: {id} was diverted by the rule {rule!r}, which these options don't have")
 
@@ -637,6 +657,8 @@ class PairRun:
         if self.world.dooms or {PRIMARY, SECONDARY} <= troubled:
             return
         world = self.world
+        if world.while_throttled == "wait" and any(trouble.kind == "throttle" for _, trouble in world.troubles):
+            return  # the pause does not fit into its time (P24)
         since = self._failing_since.setdefault(entity, began)
         is_pinned = any("healthy" in dict(change.pins).values() for change in world.controls)
         spared = world.while_suspect == "divert" or world.failover_interval == 0
@@ -668,6 +690,12 @@ class PairRun:
         else:
             machine = self.machines[which]
             if not machine.is_serving:
+                return
+            if trouble.kind == "throttle":
+                assert machine.server is not None
+                until = machine.server.clock() + trouble.seconds
+                machine.server.faults.set(Fault("throttle", rate=0, until=until))
+                await asyncio.sleep(trouble.seconds)
                 return
             if trouble.kind == "power":
                 machine.cut_power(self._dice if trouble.torn else None)

@@ -9,7 +9,8 @@ Whoever runs a client writes down in a `History` (`paired`) what it was told and
   nothing else moves (P23). Events tell all of it (P23).
 - A call goes to the primary, to the backlog queue that its sender keeps (P12), to an ejected queue as its only trial
   (P13), to the primary once more, or fails with the error that is due; each attempt gets its share of the time (P19).
-- After server busy an entity pauses for ten seconds (P24); too many slow sends count as a failure, slow pings for none.
+- After server busy an entity pauses for ten seconds, in which its messages wait or go to the backlog (P24); too many
+  slow sends count as a failure, slow pings for none.
 - The primary's silence is waited for as long as the patience says (P19), over any number of calls that are given up
   (P16); after a short one a ping asks at once, if the primary was heard meanwhile.
 - Sent is what a broker confirmed, and nothing else (P22). It arrives, and more than once only where an answer was lost,
@@ -109,6 +110,7 @@ class Call:
     confirmed: bool = False
     failures: int = 0
     leaving: bool = False
+    is_throttled: bool = False  # it left because of a busy pause, and for nothing else
     due_error: BaseException | type[BaseException] | None = None
     tried: set[int] = field(default_factory=set)
     was_trial: bool = False
@@ -322,6 +324,11 @@ class Paired:
     def _is_spared(self) -> bool:
         return bool(self._queues) and (self.settings.while_suspect == "divert" or self.settings.failover_interval == 0)
 
+    def _leave_throttled(self, call: Call) -> None:
+        """In a busy pause: it goes to the backlog, if the option says so and there is one (P24)."""
+        if not call.leaving and self._queues and self.settings.while_throttled == "divert":
+            call.leaving = call.is_throttled = True
+
     def _primary_answered(
         self, call: Call, attempt: Attempt, error: BaseException | None, now: float, took_s: float | None
     ) -> None:
@@ -359,6 +366,7 @@ class Paired:
             pass
         elif kind == "busy":
             call.leaving = too_long and self._is_spared()
+            self._leave_throttled(call)
             if not call.leaving and entity.halted_until >= call.ends:
                 call.due_error = error
         elif self._is_spared() or (is_stale and kind != "not tried" and self._queues):
@@ -466,6 +474,8 @@ class Paired:
             _demand_failed(step, NoTimeLeftError)
             return False
         is_halted = entity.halted_until > now
+        if is_halted and not entity.left:
+            self._leave_throttled(call)
         if not call.leaving:
             if not entity.left:
                 self._compare_primary(call, entity, now, step)
@@ -514,7 +524,7 @@ class Paired:
         if entity.halted_until < call.ends:
             _demand_wait(step, entity.halted_until)
         else:
-            _demand_failed(step, BacklogUnavailableError)
+            _demand_failed(step, ServiceBusServerBusyError if call.is_throttled else BacklogUnavailableError)
         return False
 
     def _compare_last_queue(self, call: Call, remaining: float, step: Step) -> None:

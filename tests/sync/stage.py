@@ -17,6 +17,7 @@ from pairbus.pairing.observers import Observer
 from pairbus.pairing.options import Settings
 from pairbus.pairing.pending_send import Limits
 from pairbus.pairing.routing.coordinator import Coordinator
+from pairbus.pairing.routing.dispatch import Diversion
 from pairbus.sync.health_monitor import HealthMonitor
 from pairbus.sync.sender import PairedSender, SenderContext
 
@@ -96,6 +97,20 @@ class Recorder(Observer):
 
     def pinged(self, entity: str, outcome: str, ms: float) -> None:
         self.pings.append((entity, outcome))
+
+
+class Reasons(Observer):
+    """Keeps the rules by which messages were diverted."""
+
+    wants_diversions = True
+
+    def __init__(self) -> None:
+        self.rules: list[str] = []
+
+    def sent_to_backlog(
+        self, entity: str, queue: int | None, messages: Any, outcome: str, ms: float, reason: Diversion
+    ) -> None:
+        self.rules.append(reason.rule)
 
 
 class Stage:

@@ -254,7 +254,8 @@ class PairedSender(ServiceBusSender):
         monitor.attend()
         # Where a callback sends for each event, its own messages would be events without end.
         if monitor.has_subscribers and not monitor.is_telling_here and (confirmed := pending.newly_confirmed()):
-            monitor.announce(MessageDiverted(self._entity, action.queue, len(confirmed), message_ids(confirmed)))
+            rule = "" if dispatch.reason is None else dispatch.reason.rule
+            monitor.announce(MessageDiverted(self._entity, action.queue, len(confirmed), message_ids(confirmed), rule))
         return step
 
     async def _divert(

@@ -110,8 +110,9 @@ class DecisionLog(Observer):
                 self._keep(entity, "ping", f"ping {how}: {brief(error)}", (how, type(error)))
             case events.OperatorActed(entity, action):
                 self._keep(entity, "operator", f"the operator says: {action}", (action,))
-            case events.EntityThrottled(entity, until_s):
-                self._keep(entity, "throttled", f"throttled: everything waits for {until_s:.1f} s", ())
+            case events.EntityThrottled(entity, until_s, diverted):
+                what = "messages go to the backlog, all else waits" if diverted else "everything waits"
+                self._keep(entity, "throttled", f"throttled: {what} for {until_s:.1f} s", ())
             case events.SizeWarning() | events.MessageDiverted():
                 pass
             case _:

@@ -10,6 +10,7 @@
         ├── BacklogUnavailableError      no backlog queue took the message (P13, P22)               + ServiceBusError
         ├── NoTimeLeftError              the caller's time ran out, nothing was confirmed        + OperationTimeoutError
         │   └── NotTriedError            … before the message could even be tried
+        ├── EntityThrottledError         busy for longer than the caller waits (P24)     + ServiceBusServerBusyError
         ├── EntityUnreachableError       the primary refuses, and `when_unreachable="raise"` (P34)  + ServiceBusError
         ├── PinnedEntityError            the operator's call contradicts the control file (P23)
         ├── ControlFileError             a control file that can't be followed (P23)                + ValueError
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
 
 from pairbus.errors import PairbusError
 
@@ -122,6 +123,11 @@ class NoTimeLeftError(_TellsWhatWasSent, PairingError, OperationTimeoutError):
 class NotTriedError(NoTimeLeftError):
     #: The link was opened, too late for a send in this attempt's time: another attempt there needs not wait for it.
     link_is_open = False
+
+
+class EntityThrottledError(_TellsWhatWasSent, PairingError, ServiceBusServerBusyError):
+    def __init__(self, message: str) -> None:
+        ServiceBusServerBusyError.__init__(self, message=message)
 
 
 class EntityUnreachableError(_TellsWhatWasSent, PairingError, ServiceBusError):

@@ -107,6 +107,8 @@ class MessageDiverted(Event):
     queue: int
     count: int
     message_ids: tuple[str, ...]
+    #: The rule by which they left for the backlog, in the words of the ledger: "failed over", "throttled" …
+    rule: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,8 @@ class EntityThrottled(Event):
     entity: str
     #: Seconds from now for which sends, receives and management calls of this entity pause (P24).
     until_s: float
+    #: Its messages do not wait so long, but go to the backlog: the option `while_throttled`.
+    diverted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

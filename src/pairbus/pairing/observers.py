@@ -151,7 +151,8 @@ _LINES: Final[dict[type[events.Event], Line]] = {
     ),
     events.EntityThrottled: lambda e: (
         logging.WARNING,
-        f"{e.entity} is throttled: its sends wait for {e.until_s:.1f} s",
+        f"{e.entity} is throttled: its {'messages go to the backlog' if e.diverted else 'sends wait'} for "
+        f"{e.until_s:.1f} s",
     ),
     events.PairingDegraded: lambda e: (
         logging.WARNING,

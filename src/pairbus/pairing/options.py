@@ -44,6 +44,7 @@ class Settings:
     on_secondary_unavailable: Literal["raise", "degrade"] = "raise"
     while_suspect: Literal["raise", "divert"] = "raise"
     when_unreachable: Literal["divert", "raise"] = "divert"
+    while_throttled: Literal["wait", "divert"] = "wait"
     probe: Literal["ping", "trial"] = "ping"
     pings_to_return: int = 1
     classifier: Classifier = DEFAULT
@@ -70,7 +71,13 @@ class Settings:
 #: What each profile sets; an option that is given itself overrides it.
 PROFILES: Final[dict[str, dict[str, Any]]] = {
     "as-described": {},
-    "interactive": {"failover_interval": 0.0, "primary_patience": "adaptive", "while_suspect": "divert"},
+    "interactive": {
+        "failover_interval": 0.0,
+        "primary_patience": "adaptive",
+        "send_timeout": 8.0,
+        "while_suspect": "divert",
+        "while_throttled": "divert",
+    },
 }
 
 
@@ -221,6 +228,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("when_unreachable", '"divert" or "raise"', _one_of("divert", "raise"),
            "What happens to messages while the primary answers pings with a refusal (entity deleted, disabled, access"
            " lost).", "P34"),
+    Option("while_throttled", '"wait" or "divert"', _one_of("wait", "divert"),
+           "What happens to messages in the ten seconds after the primary said that it is busy: they wait, where their"
+           " time allows, or go to the backlog. The entity does not fail over by that, and the primary is tried again"
+           " afterwards.", "P24"),
     Option("probe", '"ping" or "trial"', _one_of("ping", "trial"),
            "How to find out that the primary works again: with a ping, or with one real message that has the backlog"
            " behind it.", "P31"),
@@ -353,6 +364,7 @@ class PairingOptions(TypedDict, total=False):
     on_secondary_unavailable: Literal["raise", "degrade"]
     while_suspect: Literal["raise", "divert"]
     when_unreachable: Literal["divert", "raise"]
+    while_throttled: Literal["wait", "divert"]
     probe: Literal["ping", "trial"]
     pings_to_return: int
     classifier: Classifier
@@ -394,6 +406,8 @@ class _ByProfile:
 
 _INTERVAL: Final = cast(Seconds, _ByProfile(60))
 _PATIENCE: Final = cast(Literal["half"], _ByProfile("half"))
+_SEND_TIMEOUT: Final = cast(Seconds, _ByProfile(60))
+_WHILE_THROTTLED: Final = cast(Literal["wait"], _ByProfile("wait"))
 _WHILE_SUSPECT: Final = cast(Literal["raise"], _ByProfile("raise"))
 
 
@@ -507,6 +521,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     on_secondary_unavailable = _Attribute[str, Literal["raise", "degrade"]]()
     while_suspect = _Attribute[str, Literal["raise", "divert"]]()
     when_unreachable = _Attribute[str, Literal["divert", "raise"]]()
+    while_throttled = _Attribute[str, Literal["wait", "divert"]]()
     probe = _Attribute[str, Literal["ping", "trial"]]()
     pings_to_return = _Attribute[int, int]()
     classifier = _Attribute[Classifier, Classifier]()
@@ -538,12 +553,13 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         enable_syphon: bool = False,
         *,
         ping_primary_interval: Seconds = 60,
-        send_timeout: Seconds = 60,
+        send_timeout: Seconds = _SEND_TIMEOUT,
         backlog_retry_interval: Seconds = 30,
         primary_name: str | None = None,
         on_secondary_unavailable: Literal["raise", "degrade"] = "raise",
         while_suspect: Literal["raise", "divert"] = _WHILE_SUSPECT,
         when_unreachable: Literal["divert", "raise"] = "divert",
+        while_throttled: Literal["wait", "divert"] = _WHILE_THROTTLED,
         probe: Literal["ping", "trial"] = "ping",
         pings_to_return: int = 1,
         classifier: Classifier = DEFAULT,

@@ -477,6 +477,20 @@ SABOTAGES = (
         needs=("a pair", "in haste: adaptive"),
     ),
     Sabotage(
+        "throttled-messages-go-to-the-busy-primary",
+        _DISPATCH,
+        """\
+            if until <= now:
+                return self._to_primary(now, remaining, failover.terms)
+""",
+        """\
+            if until <= now or self._coordinator.diverts_throttled:
+                return self._to_primary(now, remaining, failover.terms)
+""",
+        "Every send asks a primary again that has just said to leave it alone.",
+        needs=("a pair", "while throttled: divert", "throttle"),
+    ),
+    Sabotage(
         "slow-ping-ends-a-brownout",
         _COORDINATOR,
         "        if brownout is not None and took_s > brownout.slower_than_s:\n",

@@ -264,7 +264,10 @@ class Coordinator:
         halt.busy(now, sending=sending)
         if not was_on:
             known = self._entities.get(key)
-            self.commands.append(Announce(EntityThrottled(known.entity if known else entity, halt.until - now)))
+            diverted = known is not None and self.diverts_throttled and bool(self.rotation)
+            self.commands.append(
+                Announce(EntityThrottled(known.entity if known else entity, halt.until - now, diverted))
+            )
         return halt
 
     def _forget_halts(self, now: float) -> None:
@@ -273,6 +276,11 @@ class Coordinator:
                 del self.halts[entity]
 
     # For Dispatch: what its attempts say of the entity
+
+    @property
+    def diverts_throttled(self) -> bool:
+        """Whether messages go to the backlog while their entity pauses (P24)."""
+        return self.settings.while_throttled == "divert"
 
     def verdict(self, error: BaseException) -> Verdict:
         verdict = self.settings.classifier(error)

@@ -17,11 +17,12 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusServerBusyError
+from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.pairing.errors import (
     NOTHING_SENT,
     BacklogUnavailableError,
+    EntityThrottledError,
     EntityUnreachableError,
     NoTimeLeftError,
     NotTriedError,
@@ -79,8 +80,8 @@ class Failed:
 class Diversion:
     """Why a message left for the backlog, which rule decided it, and how long the primary was given."""
 
-    #: "interval zero", "interval over", "while suspect", "failed over", "busy for too long", "not tried" or
-    #: "unreachable".
+    #: "interval zero", "interval over", "while suspect", "failed over", "busy for too long", "throttled", "not tried"
+    #: or "unreachable".
     rule: str
     #: The failure of this message, or what brought the entity's state about; in words.
     why: str
@@ -109,6 +110,8 @@ class Dispatch:
     _epoch = 0
     _trial = False
     _leaving = False
+    # It left because the primary is throttled, and for no other reason.
+    _is_throttled = False
     # The attempt under way is the one at the primary that follows the last backlog queue.
     _once_more = False
     _was_once_more = False
@@ -183,7 +186,11 @@ class Dispatch:
             return self._to_backlog(now, remaining)
         until = coordinator.halted_until(failover.entity)
         if not failover.is_diverting:
-            return self._wait(now, until) if until > now else self._to_primary(now, remaining, failover.terms)
+            if until <= now:
+                return self._to_primary(now, remaining, failover.terms)
+            if not self._leaves_throttled():
+                return self._wait(now, until)
+            return self._to_backlog(now, remaining)
         if self._last_error is None and until <= now and failover.trial_due(now):
             self._trial = True  # first: whoever is interrupted here abandons it
             failover.begin_trial(now)
@@ -234,7 +241,9 @@ class Dispatch:
         failover = self._failover
         until = self._coordinator.halted_until(failover.entity)
         if until > now:
-            return Wait(until) if budget.halt_fits(until, self.ends) else self._fail(self._backlog_unavailable(now))
+            if budget.halt_fits(until, self.ends):
+                return Wait(until)
+            return self._fail(self._throttled(now, until) if self._is_throttled else self._backlog_unavailable(now))
         self._once_more = True
         self._was_diverting = failover.is_diverting
         self._asks_primary(now)
@@ -333,15 +342,22 @@ class Dispatch:
 
     def _primary_busy(self, now: float, error: BaseException) -> None:
         """Pause this entity; leave for the backlog after too long, or fail if the pause does not fit (P24)."""
-        coordinator, failover = self._coordinator, self._failover
+        coordinator, failover, ends = self._coordinator, self._failover, self.ends
         too_long = coordinator.send_busy(failover, now, self._epoch, self._trial, error)
         self._busy_error = error
         if failover.is_diverting:
             return
         if too_long and coordinator.rotation and self._is_spared_failures():
             self._leaving = True
-        elif not budget.halt_fits(coordinator.halted_until(failover.entity), self.ends):
+        elif not self._leaves_throttled() and not budget.halt_fits(coordinator.halted_until(failover.entity), ends):
             self._fail(error)
+
+    def _leaves_throttled(self) -> bool:
+        """Have this message leave for the backlog while the busy pause lasts, if the option says so and there is a
+        backlog (P24). The entity does not fail over by that."""
+        coordinator = self._coordinator
+        self._leaving = self._is_throttled = coordinator.diverts_throttled and bool(coordinator.rotation)
+        return self._leaving
 
     def _trial_failed(self, now: float, error: BaseException) -> None:
         """Judge a trial like a ping, whatever the table says of messages (P34)."""
@@ -454,6 +470,9 @@ class Dispatch:
 
     def _diversion(self) -> Diversion:
         failover, error = self._failover, self._last_error
+        if self._is_throttled:
+            why = "it answered another call that it is busy" if error is None else f"{type(error).__name__}: {error}"
+            return Diversion("throttled", why, self._primary_s)
         if error is None:
             rule = "unreachable" if failover.state is EntityState.UNREACHABLE else "failed over"
             return Diversion(rule, f"{failover.state.value}: {failover.cause}", 0.0)
@@ -526,12 +545,17 @@ class Dispatch:
         error.__cause__ = refusal
         return error
 
-    def _throttled(self, now: float, until: float) -> ServiceBusServerBusyError:
-        return ServiceBusServerBusyError(
-            message=f"{self._failover.entity}: throttled; sends halt for another {until - now:.1f} s, which does not "
-            f"fit into the {max(0.0, self.ends - now):.1f} s left to this one. {self._so_far}; send it again then, "
-            "or give the call more time (timeout=, or the option send_timeout)."
+    def _throttled(self, now: float, until: float) -> EntityThrottledError:
+        backlog = "" if self._backlog_error is None else f"; no backlog queue took it{_told(self._backlog_error)}"
+        error = EntityThrottledError(
+            f"{self._failover.entity}: throttled; sends halt for another {until - now:.1f} s, which does not "
+            f"fit into the {max(0.0, self.ends - now):.1f} s left to this one{backlog}. {self._so_far}; send what is "
+            "not confirmed again then, with the same message ids, or give the call more time (timeout=, or the option "
+            "send_timeout)."
         )
+        error.tells(self._so_far)
+        error.__cause__ = self._busy_error or self._backlog_error
+        return error
 
 
 def _told(error: BaseException | None) -> str:
