@@ -9,7 +9,8 @@ from __future__ import annotations
 from .combined import CombinedRun, CombinedWorld, draw_combined, is_of_combinations
 from .crashes import draw_crashes, is_of_crashes
 from .features import FeatureRun, FeatureWorld, draw_features, is_of_features
-from .pair import PairRun, PairWorld, draw_pair
+from .pair import PairRun
+from .pair_world import PairWorld, draw_pair
 from .partitioned import PartitionedRun, PartitionedWorld, draw_partitioned, is_of_partitions
 from .run import Run, Violation
 from .stalls import draw_stalls, is_of_stalls
