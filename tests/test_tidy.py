@@ -58,7 +58,7 @@ ROOMS: dict[str, set[str]] = {
         "broker/refusal", "broker/server", "broker/slices", "broker/telemetry"},
     "broker/http": {"amqp", "errors", "sas", "broker/access", "broker/model", "broker/operations", "broker/refusal",
         "broker/slices"},
-    "broker/net": {"errors", "journal", "broker/http", "broker/storage"},
+    "broker/net": {"errors", "journal", "broker/access", "broker/http", "broker/storage"},
     "broker/config": {"amqp", "errors", "broker/access", "broker/http", "broker/model", "broker/operations"},
     "broker/control": {"errors", "broker/access", "broker/model", "broker/refusal"},
     "broker": {"", "amqp", "errors", "journal", "ledger", "sas"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from pairbus.broker.access.unauthenticated import (
     CONNECTION_BYTES,
     EACH_BYTES_MAX,
     TLS_BYTES,
+    TLS_READ_BYTES,
     TOTAL_BYTES_MAX,
     UnauthenticatedQuota,
 )
+from pairbus.broker.net.listener import tls_buffer_bytes
 from pairbus.testing import ManualClock
 from tests.broker.attack_words import SASL_HEADER, Target, attach, begun, frame, let_in, opened, put_token, transfer
-from tests.broker.attacks import connected
+from tests.broker.attacks import client_hello, connected
 from tests.broker.broker_process import BrokerProcess, wait_until
 from tests.waiting import soon
 
@@ -138,6 +141,90 @@ async def test_with_a_token_there_may_be_many_links_in_one_breath(served: tuple[
         assert broker.unauthenticated.held_bytes == 0
 
 
+@contextlib.asynccontextmanager
+async def saying(broker: Broker, count: int, said: bytes) -> AsyncIterator[list[socket.socket]]:
+    """So many connections, each of which says that."""
+    loop = asyncio.get_running_loop()
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, ("127.0.0.1", broker.namespaces["contoso"].port))
+            with contextlib.suppress(ConnectionError):
+                await loop.sock_sendall(sock, said)
+        yield sockets
+
+
+async def heard(sock: socket.socket) -> bytes:
+    """What comes first; nothing when the broker hangs up."""
+    try:
+        async with asyncio.timeout(10):
+            return await asyncio.get_running_loop().sock_recv(sock, 1000)
+    except ConnectionError:
+        return b""
+
+
+def hello_of(size: int) -> bytes:
+    """A ClientHello of that size, in as many records as it takes."""
+    message = b"\x01" + size.to_bytes(3, "big") + b"\x03\x03" + bytes(size - 2)
+    records = (message[at : at + 16_384] for at in range(0, len(message), 16_384))
+    return b"".join(b"\x16\x03\x01" + len(record).to_bytes(2, "big") + record for record in records)
+
+
+async def test_an_unfinished_handshake_is_counted_from_the_first_byte(served: tuple[Broker, ManualClock]) -> None:
+    """110 KB of a ClientHello without its end, 2,000 times, took 800 MB, and none of it counted."""
+    broker, _ = served
+    quota = broker.unauthenticated
+    async with saying(broker, 40, b""):
+        await soon(lambda: quota.held_bytes == 40 * CONNECTION_BYTES)
+    async with saying(broker, 40, hello_of(110_000)[:-10]) as sockets:
+        assert {await heard(sock) for sock in sockets} == {b""}, "no client needs so much"
+        assert quota.held_bytes == 0
+    async with saying(broker, 40, hello_of(16_000)[:-10]):
+        # the system has what there is: OpenSSL hasn't seen any of it
+        await soon(lambda: quota.held_bytes == 40 * CONNECTION_BYTES)
+    async with saying(broker, 40, client_hello()) as sockets:
+        assert {(await heard(sock))[:1] for sock in sockets} == {b"\x16"}, "TLS answers"
+        assert len(quota) == 40 and quota.held_bytes >= 40 * TLS_BYTES
+    await soon(lambda: not quota.held_bytes)
+
+
+async def test_handshakes_share_what_all_strangers_may_hold(
+    served: tuple[Broker, ManualClock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, _ = served
+    one = TLS_BYTES + tls_buffer_bytes(asyncio.get_running_loop())
+    monkeypatch.setattr(unauthenticated, "TOTAL_BYTES_MAX", 3 * one + CONNECTION_BYTES)
+    async with saying(broker, 3, client_hello()) as sockets:
+        assert {(await heard(sock))[:1] for sock in sockets} == {b"\x16"}
+        async with saying(broker, 1, client_hello()) as (newest,):
+            assert await heard(newest) == b""
+        assert broker.unauthenticated.held_bytes == 3 * one
+    await soon(lambda: not broker.unauthenticated.held_bytes)
+
+
+async def test_what_tls_keeps_after_a_large_read_is_counted(served: tuple[Broker, ManualClock]) -> None:
+    broker, _ = served
+    async with connected(target_of(broker), random.Random(1), tls=True) as wire:
+        await wire.send(opened() + frame(b"") * 5_000)  # 40 KB of heartbeats, of which the engine keeps nothing
+        await soon(lambda: broker.unauthenticated.held_bytes > TLS_BYTES + 2 * TLS_READ_BYTES)
+
+
+async def test_over_http_headers_answers_and_idle_connections_are_counted(served: tuple[Broker, ManualClock]) -> None:
+    broker, _ = served
+    quota = broker.unauthenticated
+    head = b"PUT /q HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n"
+    async with saying(broker, 1, head + b"a: b\r\n" * 100 + b"\r\n"):
+        await soon(lambda: quota.held_bytes > CONNECTION_BYTES + 100 * 500)
+    async with saying(broker, 1, head + b"a: b\r\n" * 1000 + b"\r\n") as (sock,):
+        assert b" 431 " in await heard(sock)
+        assert quota.held_bytes == CONNECTION_BYTES
+    async with saying(broker, 1, b"GET /q HTTP/1.1\r\nHost: h\r\n\r\n") as (sock,):
+        assert b" 401 " in await heard(sock)
+        assert quota.held_bytes == CONNECTION_BYTES, "whoever was refused is a stranger still"
+    await soon(lambda: not quota.held_bytes)
+
+
 @pytest.mark.parametrize("what", ["name", "address", "other address", "properties"])
 async def test_what_is_long_is_refused_or_not_kept(served: tuple[Broker, ManualClock], what: str) -> None:
     broker, _ = served
@@ -199,7 +286,7 @@ async def test_the_newest_is_refused_when_all_together_hold_too_much(
         another = await stack.enter_async_context(peer(broker))
         another.writer.write(opened())
         await soon(lambda: len(broker.unauthenticated) == 3)
-        assert len(host.connections) == 4
+        assert len(host.connections) == 3
     await soon(lambda: broker.unauthenticated.held_bytes == 0)
 
 

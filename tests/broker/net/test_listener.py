@@ -13,6 +13,7 @@ import weakref
 import pytest
 
 from pairbus.broker.net.listener import Listener
+from tests.broker.attacks import client_hello
 from tests.waiting import soon
 
 from .loops import on_both_loops
@@ -362,7 +363,7 @@ async def test_abort_all(certs, trusting):
         await answered(secure, secure_writer, b"G", b"http")
         unsaid, _ = await stack.enter_async_context(talking(listener))
         shaking, shaking_writer = await stack.enter_async_context(talking(listener))
-        shaking_writer.write(b"\x16\x03\x01")
+        shaking_writer.write(client_hello())
         await soon(lambda: listener.connections == 4 and len(listener._sniffing) == 1)
         listener.abort_all()
         for reader in (plain, secure, unsaid, shaking):

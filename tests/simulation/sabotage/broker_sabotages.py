@@ -424,8 +424,8 @@ SABOTAGES = (
     Sabotage(
         "strangers-memory",
         _CONNECTION,
-        "        if refusal is not None:\n            self.close(refusal)\n\n    def _mark_authenticated",
-        "        del refusal\n\n    def _mark_authenticated",
+        "        if refusal is not None:\n            self.close(refusal)\n\n    def refuses_transaction",
+        "        del refusal\n\n    def refuses_transaction",
         "Clients that have shown no token fill the memory of the broker until it is killed.",
         needs=("kind='half', count=20",),
     ),

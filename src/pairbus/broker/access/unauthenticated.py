@@ -1,8 +1,9 @@
 """Limits what connections that have put no token may use: how many bytes each, and all of them together. Pure.
 
 A connection reports what it holds whenever that changes, and gets None or the reason for which it must be closed. One
-quota is shared by all namespaces of a broker: it protects the process. A request over HTTP brings its token along, and
-counts as unauthenticated until it has been answered.
+quota is shared by all namespaces of a broker: it protects the process. A connection counts from the moment when it is
+accepted, before anything has come over it, until it has put a token. Over HTTP it counts as long as it is open: each
+request there brings its own token along, and anybody may ask without one.
 """
 
 from __future__ import annotations
@@ -23,19 +24,22 @@ SESSIONS_MAX: Final = 4
 TRANSACTIONS_MAX: Final = 32
 #: A connection that has put no token for so long is closed.
 WAIT_S_MAX: Final = 60.0
-#: What the objects of a connection cost, measured: 11 KB, and up to 70 KB with TLS.
+#: What the objects of a connection cost, measured: 11 KB, and up to 70 KB with TLS on uvloop.
 CONNECTION_BYTES: Final = 16 * 1024
 TLS_BYTES: Final = 96 * 1024
 #: Of an empty transaction, measured: 0.3 KB.
 TRANSACTION_BYTES: Final = 512
+#: A larger read makes the buffers of TLS grow, of which there are two, and they stay as large.
+TLS_READ_BYTES: Final = 16 * 1024
 
 
 class UnauthenticatedQuota:
-    """The bytes that each connection without a token holds."""
+    """The bytes that each connection without a token holds. `tls_bytes` is what TLS costs on this loop."""
 
-    __slots__ = ("_held", "held_bytes")
+    __slots__ = ("_held", "_tls_bytes", "held_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, tls_bytes: int = TLS_BYTES) -> None:
+        self._tls_bytes = tls_bytes
         self._held: dict[object, int] = {}
         self.held_bytes = 0
 
@@ -45,12 +49,18 @@ class UnauthenticatedQuota:
     def __repr__(self) -> str:
         return f"<UnauthenticatedQuota: {len(self._held)} hold {self.held_bytes} of {TOTAL_BYTES_MAX} bytes>"
 
-    def hold(self, who: object, is_secure: bool, size: int, each_bytes_max: int = EACH_BYTES_MAX) -> Refusal | None:
-        """Set what a connection holds now besides its objects. Return why it must be closed, if it must."""
+    def hold(
+        self, who: object, is_secure: bool, size: int, each_bytes_max: int = EACH_BYTES_MAX, largest_read: int = 0
+    ) -> Refusal | None:
+        """Set what a connection holds now besides its objects, and how much has come over it at once. Return why it
+        must be closed, if it must."""
         if size > each_bytes_max:
             text = f"A connection that has put no token may hold {each_bytes_max} bytes; this one holds {size}."
             return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
-        size += TLS_BYTES if is_secure else CONNECTION_BYTES
+        if is_secure:
+            size += self._tls_bytes + (2 * largest_read if largest_read > TLS_READ_BYTES else 0)
+        else:
+            size += CONNECTION_BYTES
         held = self.held_bytes - self._held.get(who, 0) + size
         if held > TOTAL_BYTES_MAX:
             text = (

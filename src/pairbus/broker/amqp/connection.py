@@ -112,6 +112,7 @@ class AmqpConnection(asyncio.Protocol):
         self._unauthenticated_links = 0
         self._unauthenticated_sessions = 0
         self._is_secure = False
+        self._largest_read = 0
         self._flush_due = False
         self._confirms: list[tuple[ReceiverLink, int]] = []
         self._held_bytes = 0
@@ -191,6 +192,7 @@ class AmqpConnection(asyncio.Protocol):
         self._unread = unread[position:]
         self._flush()
         if self._is_unauthenticated:
+            self._largest_read = max(self._largest_read, len(unread))
             self._account()
         self._stopped_at = monotonic()
         self._used_s += self._stopped_at - now
@@ -206,7 +208,7 @@ class AmqpConnection(asyncio.Protocol):
             return
         size = len(self._unread) + self._engine.held_bytes + self.response_bytes
         size += self._transport.get_write_buffer_size() + len(self.transactions) * unauthenticated.TRANSACTION_BYTES
-        refusal = self.host.unauthenticated.hold(self, self._is_secure, size)
+        refusal = self.host.unauthenticated.hold(self, self._is_secure, size, largest_read=self._largest_read)
         if refusal is not None:
             self.close(refusal)
 

@@ -24,9 +24,12 @@ from pairbus.broker.access.unauthenticated import UnauthenticatedQuota
 log = logging.getLogger("pairbus.broker.http_server")
 
 HEADER_BYTES_MAX = 32 * 1024
+HEADERS_MAX = 128
 BODY_BYTES_MAX = 1024 * 1024
 #: What may come at once, of the next request too: a read of asyncio's.
 _READ_BYTES_MAX = 256 * 1024
+#: What a header costs as objects of h11's and ours, besides its bytes, of which there are three copies. Measured.
+_HEADER_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class HttpProtocol(asyncio.Protocol):
         clock: Callable[[], float] = time.time,
         unauthenticated: UnauthenticatedQuota | None = None,
     ) -> None:
-        """`unauthenticated` counts what is held for each request until it is answered."""
+        """`unauthenticated` counts what is held for the connection as long as it is open: anybody may ask."""
         self._handler = handler
         self._limits = limits
         self._clock = clock
@@ -100,6 +103,13 @@ class HttpProtocol(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._request: h11.Request | None = None
         self._body = bytearray()
+        self._largest_read = 0
+        # a request with its headers, and as much of what is behind it
+        self._size_max = 2 * (4 * limits.header_bytes_max + limits.body_bytes_max + HEADERS_MAX * _HEADER_BYTES)
+        #: Bytes of the request that is read or answered, besides those of `_body`.
+        self._request_bytes = 0
+        #: Bytes of the last answer, as long as the peer may not have taken it.
+        self._answer_bytes = 0
         self._writable = True
         self._closed = False
         self._draining = False
@@ -124,18 +134,22 @@ class HttpProtocol(asyncio.Protocol):
         if not self._started and self._task is None:
             self._started = True
             self._set_timer(self._limits.request_s)
+        self._largest_read = max(self._largest_read, len(data))
         self._h11.receive_data(data)
         self._advance()
         self._account()
 
     def _account(self) -> None:
-        """Report how much is held for a request that is not answered, and refuse it if all hold too much together."""
-        if self._closed or self._draining:
+        """Report how much is held, and refuse the request if all hold too much together."""
+        if self._closed:
             return
-        size = len(self._body) + len(self._h11.trailing_data[0])
-        size_max = self._limits.header_bytes_max + self._limits.body_bytes_max + _READ_BYTES_MAX
-        refusal = self._unauthenticated.hold(self, self._secure(), size, size_max)
-        if refusal is not None:
+        size = len(self._body) + len(self._h11.trailing_data[0]) + self._request_bytes + self._answer_bytes
+        refusal = self._unauthenticated.hold(
+            self, self._secure(), size, self._size_max, largest_read=self._largest_read
+        )
+        if refusal is not None and self._task is not None:
+            self._transport.abort()  # nothing can be said before the request in hand is answered
+        elif refusal is not None and not self._draining:
             self._refuse(503, refusal.description)
 
     def eof_received(self) -> bool:
@@ -152,8 +166,10 @@ class HttpProtocol(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._answer_bytes = 0
         if self._task is None:
             self._next_cycle()
+            self._account()
 
     def _advance(self) -> None:
         """Take from h11 what it has, until it needs more bytes or a request is whole."""
@@ -179,14 +195,12 @@ class HttpProtocol(asyncio.Protocol):
                         return
                 if isinstance(event, h11.Request):
                     self._body.clear()
-                    if _declared_length(event) > self._limits.body_bytes_max:
-                        self._refuse(413, f"the body is larger than {self._limits.body_bytes_max} bytes")
-                        return
+                    self._request_bytes = 3 * len(taken) + len(event.headers) * _HEADER_BYTES
+                    self._check_size(event)
                 elif isinstance(event, h11.Data):
                     self._body += event.data
                     if len(self._body) > self._limits.body_bytes_max:
-                        self._refuse(413, f"the body is larger than {self._limits.body_bytes_max} bytes")
-                        return
+                        self._refuse_body()
                 elif isinstance(event, h11.EndOfMessage):
                     self._start_handler()
         except h11.RemoteProtocolError as error:
@@ -195,11 +209,22 @@ class HttpProtocol(asyncio.Protocol):
             status = error.error_status_hint
             self._refuse(status, HTTPStatus(status).phrase if status == 431 else f"not HTTP/1.1: {error}")
 
+    def _check_size(self, request: h11.Request) -> None:
+        if len(request.headers) > HEADERS_MAX:
+            self._refuse(431, f"the request has {len(request.headers)} headers; {HEADERS_MAX} are allowed")
+        elif _declared_length(request) > self._limits.body_bytes_max:
+            self._refuse_body()
+
+    def _refuse_body(self) -> None:
+        self._refuse(413, f"the body is larger than {self._limits.body_bytes_max} bytes")
+
     def _start_handler(self) -> None:
         event, self._request = self._request, None
         assert event is not None
-        # What is pipelined stays in the socket: one request at a time, no buffer of them.
-        self._transport.pause_reading()
+        # What is pipelined stays in the socket: one request at a time. TLS would read on into a buffer that is not
+        # counted, so what comes behind it is taken, and counted.
+        if not self._secure():
+            self._transport.pause_reading()
         self._set_timer(None)
         headers: dict[str, str] = {}
         for raw_name, raw_value in event.headers:
@@ -221,6 +246,7 @@ class HttpProtocol(asyncio.Protocol):
             self._secure(),
             event.http_version.decode("latin-1"),
         )
+        self._request_bytes += len(self._body)
         self._body.clear()
         self._task = self._loop.create_task(self._handle(request))
 
@@ -248,10 +274,11 @@ class HttpProtocol(asyncio.Protocol):
                 self._transport.abort()
             return
         self._started = False
-        self._unauthenticated.release(self)
+        self._request_bytes = 0
         self._set_timer(self._limits.idle_s)
         self._respond(response, head=request.method == "HEAD")
         self._next_cycle()
+        self._account()
 
     def _switch(self, switch: Switch) -> None:
         protocol = switch.protocol()
@@ -286,7 +313,6 @@ class HttpProtocol(asyncio.Protocol):
         self._transport.resume_reading()
         if waiting:
             self._advance()
-            self._account()
 
     def _refuse(self, status: int, text: str) -> None:
         """Answer what can't be read as a request, and end: what follows it on the wire has no meaning any more."""
@@ -297,8 +323,10 @@ class HttpProtocol(asyncio.Protocol):
             self._respond(Response(status, headers, text.encode() + b"\n"), head=head)
         # Closing over unread bytes would reset the connection, and the peer might never see the answer.
         self._draining = True
+        self._request = None
         self._body.clear()
-        self._unauthenticated.release(self)
+        self._request_bytes = 0
+        self._account()
         self._set_timer(self._limits.linger_s)
 
     def _respond(self, response: Response, *, head: bool) -> None:
@@ -315,6 +343,8 @@ class HttpProtocol(asyncio.Protocol):
             if response.body and not head:
                 self._write(h11.Data(data=response.body))
             self._write(h11.EndOfMessage())
+            if not self._writable:
+                self._answer_bytes = len(response.body)
         except h11.LocalProtocolError:
             log.exception("the handler's response can't be sent")
             self._close()

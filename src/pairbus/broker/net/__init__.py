@@ -1,4 +1,5 @@
 """Owns ports, TLS certificates, WebSockets and host names.
 
-May import the broker's http, and storage to write files durably; it knows nothing of entities.
+May import the broker's http, access for the limits of clients without a token, and storage to write files durably; it
+knows nothing of entities.
 """

@@ -3,8 +3,12 @@
 A shell: it peeks at the first byte (MSG_PEEK) and hands the socket to the protocol that the byte stands for; behind TLS
 it looks again. It decides nothing about what is said then.
 
-One byte is enough ('A' is no HTTP verb's first letter), and waiting for more would spin: a socket whose bytes are only
-peeked at stays readable.
+One byte is enough ('A' is no HTTP verb's first letter). TLS is handed on once its ClientHello is whole, in one record
+of 16 KiB at most: until then the bytes wait in the system's buffer, since a client that never sends the rest would cost
+hundreds of kilobytes in OpenSSL's and the loop's. A socket whose bytes are only peeked at stays readable, so the system
+is asked to wake us when enough have come (SO_RCVLOWAT).
+
+Every connection counts as one without a token (access/unauthenticated.py) until its protocol counts it.
 
 A black hole is what a dead route looks like: connections are accepted, nothing is read, nothing is written, nothing is
 closed. What protocols write meanwhile is held, and is sent when the black hole ends, as TCP would do.
@@ -20,14 +24,21 @@ import select
 import socket
 import ssl
 import weakref
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable, Sequence
 from typing import Any, cast
+
+from pairbus.broker.access.unauthenticated import UnauthenticatedQuota
 
 log = logging.getLogger("pairbus.broker.listener")
 
 Factory = Callable[[], asyncio.Protocol]
 
 _TLS_HANDSHAKE = 0x16
+_CLIENT_HELLO = 1
+#: Of a record, and of the message that it begins with.
+_TLS_HEAD_BYTES = 5 + 4
+_TLS_RECORD_BYTES_MAX = 16 * 1024
 _AMQP = ord("A")
 _HTTP = frozenset(b"GPDHOCT")
 _ACCEPTS_PER_TURN = 64
@@ -49,6 +60,7 @@ class Listener:
         connections_max: int = 5000,
         sniff_s: float = 10.0,
         backlog: int = 1024,
+        unauthenticated: UnauthenticatedQuota | None = None,
     ) -> None:
         self.host = host
         self.ports = tuple(ports)
@@ -59,6 +71,7 @@ class Listener:
         self._connections_max = connections_max
         self._sniff_s = sniff_s
         self._backlog = backlog
+        self._unauthenticated = UnauthenticatedQuota() if unauthenticated is None else unauthenticated
         self._addresses: list[tuple[socket.AddressFamily, Any]] = []
         self._reserved: list[socket.socket] = []
         self._listening: list[socket.socket] = []
@@ -181,7 +194,8 @@ class Listener:
         """Cut every connection."""
         for sock in list(self._sniffing):
             self._drop(sock)
-        _close_all(self._held_sockets)
+        for sock in self._held_sockets:
+            self._close(sock)
         self._held_sockets.clear()
         for sock in self._handed_over:
             # The transport that is being made owns it by now, and will find it ended.
@@ -241,7 +255,7 @@ class Listener:
                 self._pause_accepting(0.2)
                 return
             sock.setblocking(False)
-            if self.connections >= self._connections_max:
+            if self.connections >= self._connections_max or self._unauthenticated.hold(sock, False, 0) is not None:
                 self.refused_over_limit += 1
                 sock.close()
             elif self._is_black_hole:
@@ -269,7 +283,7 @@ class Listener:
         for descriptor, _ in poll.poll(0):
             sock = by_descriptor[descriptor]
             self._held_sockets.discard(sock)
-            sock.close()
+            self._close(sock)
 
     def _sniff(self, sock: socket.socket) -> None:
         self._sniffing[sock] = self._loop.call_later(self._sniff_s, self._drop, sock)
@@ -280,17 +294,29 @@ class Listener:
         if timer is not None:
             timer.cancel()
             self._loop.remove_reader(sock)
-            sock.close()
+            self._close(sock)
+
+    def _close(self, sock: socket.socket) -> None:
+        self._unauthenticated.release(sock)
+        sock.close()
 
     def _peek(self, sock: socket.socket) -> None:
         try:
-            head = sock.recv(1, socket.MSG_PEEK)
+            head = sock.recv(_TLS_HEAD_BYTES, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             head = b""
         secure = head[:1] == bytes((_TLS_HANDSHAKE,)) and self._ssl_context is not None
         factory = None if secure else self._factory(head)
+        if secure:
+            size = _client_hello_size(head)
+            # a second look comes when all is there, or when the peer has ended before: then TLS says so
+            if size is not None and size > sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+                return
+            secure = size is not None and self._unauthenticated.hold(sock, True, 0) is None
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         if factory is None and not secure:
             self._drop(sock)
             return
@@ -315,7 +341,7 @@ class Listener:
         except Exception:
             log.exception("a connection could not be set up")
             self._handed_over.discard(sock)
-            sock.close()
+            self._close(sock)
             return
         try:
             if factory is None:
@@ -331,6 +357,8 @@ class Listener:
             log.exception("a connection could not be set up")
         finally:
             self._handed_over.discard(sock)
+            if connection not in self._served:
+                self._unauthenticated.release(sock)
 
     def _joined(self, connection: _ServedConnection, sock: socket.socket) -> None:
         self._handed_over.discard(sock)
@@ -376,7 +404,12 @@ class _ServedConnection(asyncio.Protocol):
         if self._listener._is_black_hole:
             self.hold()
         if self._protocol is not None:
-            self._protocol.connection_made(self._held_transport)
+            self._connect(self._protocol)
+
+    def _connect(self, protocol: asyncio.Protocol) -> None:
+        """Let the protocol serve the connection; from here on it says what is held for a client without a token."""
+        self._listener._unauthenticated.release(self._sock)
+        protocol.connection_made(self._held_transport)
 
     def data_received(self, data: bytes) -> None:
         """Choose the protocol by the first bytes behind TLS; from then on its own method is called instead."""
@@ -387,7 +420,7 @@ class _ServedConnection(asyncio.Protocol):
             return
         protocol = factory()
         self.hand_to(protocol)
-        protocol.connection_made(self._held_transport)
+        self._connect(protocol)
         protocol.data_received(data)
 
     def hand_to(self, protocol: asyncio.Protocol) -> None:
@@ -403,6 +436,7 @@ class _ServedConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_timer()
         self._listener._left(self)
+        self._listener._unauthenticated.release(self._sock)
         self._report_lost(exc)
         # Undo the circle of bound methods, or every connection would wait for the cycle collector.
         self._protocol = None
@@ -538,6 +572,23 @@ _PASSED_ON = (
     "can_write_eof",
 )
 _HELD = ("write", "writelines", "write_eof", "close", "abort", "is_closing", "pause_reading", "resume_reading")
+
+
+def _client_hello_size(head: bytes) -> int | None:
+    """Return how many bytes it takes to know, or to have, a whole ClientHello that begins like this; None for what is
+    none, or none in one record."""
+    if len(head) < _TLS_HEAD_BYTES:
+        return _TLS_HEAD_BYTES
+    record, message = int.from_bytes(head[3:5], "big"), int.from_bytes(head[6:9], "big")
+    if head[1] != 3 or record > _TLS_RECORD_BYTES_MAX or head[5] != _CLIENT_HELLO or message + 4 > record:
+        return None
+    return 5 + record
+
+
+def tls_buffer_bytes(loop: asyncio.AbstractEventLoop) -> int:
+    """Return what each connection with TLS costs on this loop besides what it costs on uvloop: asyncio's fills a buffer
+    with zeros before anything has come."""
+    return SSLProtocol.max_size if isinstance(loop, asyncio.BaseEventLoop) else 0
 
 
 def _new_socket(family: socket.AddressFamily) -> socket.socket:
