@@ -22,6 +22,7 @@ from pairbus.broker.model.sessions import SessionLock
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.refusal import Refusal
+from pairbus.broker.slices import Slices
 from pairbus.broker.storage.replay import parts_of
 from pairbus.journal import Journal, Options, Record
 from tests.message_view import View
@@ -96,6 +97,7 @@ class Rig:
         memory_budget: int = 1 << 20,
         now: float = 1000.0,
         standby: str | None = None,
+        slices: Slices | None = None,
     ) -> None:
         self.files = files if files is not None else SimulatedDisk()
         self.options = options
@@ -111,6 +113,7 @@ class Rig:
             now=self.now,
             memory_budget=memory_budget,
             new_token=counting_tokens(),
+            slices=slices,
         )
         self.journal.start(self.posted.append, thread=False)
         self.dead_segments: set[int] = set()

@@ -512,7 +512,7 @@ class Run:
             "messages": namespace.message_count,
             "bytes of messages": namespace.resident_bytes,
             "suspended entities": sum(each.suspended is not None for each in namespace._store.by_id.values()),
-            "queues to take apart": len(namespace.maintenance._deleted_queues),
+            "queues to take apart": len(namespace.maintenance._deleted),
             "links": sum(entity.links for entity in namespace._store.by_id.values()),
             "transfer queues of nobody": sum(
                 isinstance(each, TransferQueue) and namespace._store.by_id.get(each.owner_id) is not each.owner

@@ -149,7 +149,7 @@ def test_an_activation_that_the_disk_refused_later_is_tried_again_too(rig: Rig) 
     rig.turn()
     rig.answer()
     rig.files.is_read_only_now = False
-    assert rig.namespace.deadline == 1061.0
+    assert rig.namespace.tick(rig.now) == 1061.0
     rig.pass_time(5.0)
     assert rig.received() == [b"a"]
 

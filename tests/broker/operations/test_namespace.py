@@ -97,7 +97,7 @@ def test_a_deleted_queue_is_gone_with_all_that_was_in_it(rig: Rig) -> None:
     assert told == ["deleted"]
     assert old.entity.deleted
     assert rig.namespace.resolve("orders") is None
-    assert rig.namespace.deadline is None
+    assert rig.namespace.tick(rig.now) is None
     assert rig.live_bytes() < 20
     with rig.reopened() as again:
         assert dict(again.namespace.queues) == {}
@@ -695,7 +695,7 @@ def test_a_queue_is_not_idle_while_somebody_may_come_for_it(mortal: Rig) -> None
 
 def test_a_restart_begins_the_wait_anew_and_an_update_may_end_it(mortal: Rig) -> None:
     with mortal.reopened() as again:
-        assert again.namespace.deadline == again.now + 300.0
+        assert again.namespace.tick(again.now) == again.now + 300.0
         description = replace(again.namespace.queues["orders"].description, auto_delete_on_idle=inf)
         assert again.do(again.namespace.update_queue, description) is None
         assert again.pass_time(10_000.0) is None

@@ -76,7 +76,7 @@ def test_a_second_record_that_is_refused_is_tried_until_it_is_written(
     assert answers == [None]
     assert rig.bodies() == (bodies if isinstance(outcome, Abandon) else bodies[1:])
     assert rig.bodies(DEAD) == (bodies[:1] if isinstance(outcome, DeadLetter) else [])
-    assert repr(rig.namespace.maintenance) == "<Maintenance: 0 queues to take apart, 0 records to write again>"
+    assert repr(rig.namespace.maintenance) == "<Maintenance: 0 entities to take apart, 0 records to write again>"
 
 
 def test_a_second_deletion_that_is_refused_is_tried_until_it_is_written(rig: Rig) -> None:
@@ -254,7 +254,7 @@ async def test_maintain_compacts_and_takes_apart_by_itself(bare: Rig) -> None:
     bare.settle(bare.tokens(len(bodies) - 1), Complete())
     task = asyncio.ensure_future(bare.namespace.maintain(0.001))
     async with asyncio.timeout(20):
-        while bare.journal.compaction_is_due() or bare.namespace.maintenance._deleted_queues:
+        while bare.journal.compaction_is_due() or bare.namespace.maintenance._deleted:
             await asyncio.sleep(0)
             bare.run()
     task.cancel()

@@ -13,6 +13,10 @@ from typing import Final
 from .message import Message
 
 _STALE_MAX: Final = 1024
+# Entries that no longer count and are removed in one step, which others wait for.
+_REMOVED_MAX: Final = 1000
+
+Entries = list[tuple[float, int, Message]]
 
 
 class DueHeap:
@@ -25,7 +29,7 @@ class DueHeap:
         self.passed = -inf
         self.asked = -inf
         self._time_of = time_of
-        self._entries: list[tuple[float, int, Message]] = []
+        self._entries: Entries = []
         self._entries_max = _STALE_MAX
 
     def __len__(self) -> int:
@@ -46,11 +50,12 @@ class DueHeap:
             self._entries_max = 2 * len(self._entries) + _STALE_MAX
 
     def take_due(self, now: float, count: int) -> list[Message]:
-        """Remove and return up to `count` messages that are due."""
+        """Remove up to `count` entries that are due, and return the messages of those that count."""
         entries = self._entries
         due: list[Message] = []
         self.asked = max(self.asked, now)
-        while entries and entries[0][0] <= now and len(due) < count:
+        while count and entries and entries[0][0] <= now:
+            count -= 1
             time, _, message = heappop(entries)
             self.passed = max(self.passed, time)
             if self._time_of(message) <= time:
@@ -59,9 +64,11 @@ class DueHeap:
         return due
 
     def deadline(self) -> float:
-        """Return when the next message is due; infinity: never."""
+        """Return when the next message is due, or earlier where many have left; infinity: never."""
         entries = self._entries
-        while entries and self._time_of(entries[0][2]) > entries[0][0]:
+        for _ in range(_REMOVED_MAX):
+            if not entries or self._time_of(entries[0][2]) <= entries[0][0]:
+                break
             heappop(entries)
         self.next = entries[0][0] if entries else inf
         return self.next
@@ -81,6 +88,8 @@ class DueHeap:
         self.next = self._entries[0][0] if self._entries else inf
         return not_due
 
-    def clear(self) -> None:
-        self._entries.clear()
+    def clear(self) -> Entries:
+        """Forget all, and return what is forgotten."""
+        entries, self._entries = self._entries, []
         self.next = inf
+        return entries

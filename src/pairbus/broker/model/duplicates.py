@@ -26,6 +26,8 @@ from pairbus.broker.refusal import Refusal
 IDS_MAX: Final = 1_000_000
 #: What is forgotten may wait so long: many at once cost less.
 FORGET_S: Final = 1.0
+# Forgotten at once where there is no room for new ones.
+_ROOM_MAX: Final = 2000
 
 Waiter = Callable[[Refusal | None], None]
 
@@ -86,7 +88,7 @@ class DuplicateHistory:
 
     def has_room(self, count: int, now: float) -> bool:
         if len(self._by_key) + count > IDS_MAX:
-            self.forget(now)
+            self.forget(now, _ROOM_MAX)
         return len(self._by_key) + count <= IDS_MAX
 
     def begin(self, keys: Sequence[bytes], now: float) -> Sighting:
@@ -128,12 +130,17 @@ class DuplicateHistory:
         sighting = self._by_key.get(keys[0])
         return sighting if sighting is not None and sighting.time == time and keys[-1] in sighting.keys else None
 
-    def forget(self, now: float) -> None:
+    def forget(self, now: float, count: int = IDS_MAX) -> bool:
+        """Forget ids whose time is over, about `count` of them, and return whether there are more."""
         order = self._order
         while order and self._ends(order[0]) <= now:
+            if count <= 0:
+                return True
             sighting = order.popleft()
+            count -= len(sighting.keys)
             self._drop(sighting)
             self.release(sighting.segment, sighting.nbytes)
+        return False
 
     def stored(self) -> list[tuple[int, int]]:
         """Return the segments and sizes of what will be released when all are forgotten."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
 from math import floor, inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.amqp.errors import MESSAGE_LOCK_LOST, SESSION_LOCK_LOST
 
@@ -36,13 +36,17 @@ from .message import (
 from .outcomes import LocksLost
 from .partitions import NONE_DOWN, PARTITION_SHIFT, partition_for
 from .ready_list import PartitionedReadyList, ReadyList
-from .sessions import SessionLock, Sessions
+from .sessions import Session, SessionLock, Sessions
 
 if TYPE_CHECKING:
     from pairbus.broker.refusal import Refusal
 
     from .entity import QueueEntity
 
+#: Messages whose locks or lifetimes end in one step, which others wait for.
+AT_ONCE_MAX: Final = 200
+# Entries of a queue that is deleted that go at once.
+_FREED_MAX: Final = 100
 # Sequence numbers are dense, so 1,024 neighbours share a dict: no dict of a million entries is ever resized while the
 # loop waits, and a reader that starts at a number finds its place by arithmetic.
 _CHUNK_BITS: Final = 10
@@ -178,13 +182,15 @@ class MessageQueue:
 
     def _lock_deadline(self) -> float:
         expiries = self._expiries
-        while expiries:
+        for _ in range(_STALE_LOCKS_MAX):
+            if not expiries:
+                return inf
             until, _, messages = expiries[0]
             if any(self._is_locked(message, until) for message in messages):
-                return until
+                break
             heappop(expiries)
             self._expiry_entries -= len(messages)
-        return inf
+        return expiries[0][0] if expiries else inf
 
     def wake(self) -> None:
         """Notify receivers that messages are available."""
@@ -316,26 +322,30 @@ class MessageQueue:
                 self.sessions.entered(message)
             self.put(message)
 
-    def close(self) -> None:
-        """End all locks and make nothing available any more; the messages are left to `pop_chunk`."""
-        self.ready_list.clear()
-        self.lifetimes.clear()
-        self.schedule.clear()
-        self._locks.clear()
-        self._expiries.clear()
-        self._expiry_entries = 0
+    def close(self) -> Iterator[Message | Session | None]:
+        """End all locks and make nothing available any more. Return an iterator over the messages and sessions, which
+        lets go of each of them, and now and then gives None: at once a large queue would hold others up."""
+        left: list[Any] = [self.lifetimes.clear(), self.schedule.clear(), *self.ready_list.parts()]
+        left += [self._locks, self._expiries]
+        self._locks, self._expiries, self._expiry_entries = {}, [], 0
+        self.ready_list = ReadyList()
         sessions, self.sessions = self.sessions, None
-        for lock in () if sessions is None else sessions.close():
-            if lock.on_lost is not None:
-                lock.on_lost()
+        by_id = {} if sessions is None else sessions.close()
+        return self._take_apart(by_id, left)
 
-    def pop_chunk(self) -> list[Message] | None:
-        """Remove and return some messages of a deleted queue, None when it is empty."""
-        if not self._chunks:
-            return None
-        _, chunk = self._chunks.popitem()
+    def _take_apart(self, sessions: dict[str, Session], left: list[Any]) -> Iterator[Message | Session | None]:
         self._keys = None
-        return list(chunk.values())
+        while self._chunks:
+            chunk = self._chunks.popitem()[1]
+            while chunk:
+                yield chunk.popitem()[1]
+        while sessions:
+            yield sessions.popitem()[1]
+        for container in left:
+            while container:
+                for _ in range(min(_FREED_MAX, len(container))):
+                    container.popitem() if isinstance(container, dict) else container.pop()
+                yield None
 
     # who is next
 
@@ -640,18 +650,23 @@ class MessageQueue:
             self._watch(until, tuple(messages))
         return until
 
-    def expire(self, now: float) -> tuple[list[Message], list[Message]]:
-        """Count a failed delivery for each expired lock. Return the messages that went home, and those to dead-letter.
+    def expire(self, now: float, count: int = AT_ONCE_MAX) -> tuple[list[Message], list[Message]]:
+        """Count a failed delivery for each of up to `count` expired locks. Return the messages that went home, and
+        those to dead-letter. If there are more, `deadline` still says so.
 
         The latter are SETTLING: the caller writes the move and then removes them, or restores them.
         """
         if self.sessions is not None:
-            return self._expire_sessions(self.sessions, now)
+            return self._expire_sessions(self.sessions, now, count)
         expiries = self._expiries
         returned: list[Message] = []
         exhausted_messages: list[Message] = []
-        while expiries and expiries[0][0] <= now:
-            until, _, messages = heappop(expiries)
+        while count > 0 and expiries and expiries[0][0] <= now:
+            until, tie, messages = heappop(expiries)
+            if len(messages) > count:
+                heappush(expiries, (until, tie, messages[count:]))
+                messages = messages[:count]
+            count -= len(messages)
             self._expiry_entries -= len(messages)
             for message in messages:
                 if not self._is_locked(message, until):
@@ -659,13 +674,15 @@ class MessageQueue:
                 self._fail(message, returned, exhausted_messages)
         return returned, exhausted_messages
 
-    def _expire_sessions(self, sessions: Sessions, now: float) -> tuple[list[Message], list[Message]]:
+    def _expire_sessions(self, sessions: Sessions, now: float, count: int) -> tuple[list[Message], list[Message]]:
         returned: list[Message] = []
         exhausted_messages: list[Message] = []
-        for lock in sessions.run_out(now):
-            for message in sessions.end(lock):
+        while count > 0 and (lock := sessions.run_out(now)) is not None:
+            messages = sessions.end(lock, count)
+            count -= 1 + len(messages)
+            for message in messages:
                 self._fail(message, returned, exhausted_messages)
-            if lock.on_lost is not None:
+            if lock.on_lost is not None and not lock.held:
                 lock.on_lost()
         return returned, exhausted_messages
 
@@ -680,13 +697,16 @@ class MessageQueue:
             self.offer(message)
             returned.append(message)
 
-    def release_session(self, lock: SessionLock) -> None:
-        """Release a session whose receiver is done: unsettled messages are available as before."""
+    def release_session(self, lock: SessionLock, count: int = AT_ONCE_MAX) -> bool:
+        """Release a session whose receiver is done: unsettled messages are available as before. Return whether there
+        were more than `count`: then call it again."""
         if self.sessions is None:
-            return
-        for message in self.sessions.end(lock):
+            return False
+        lock.locked_until = inf  # it is over by now, not by time
+        for message in self.sessions.end(lock, count):
             del self._locks[message.lock_token or b""]
             self.offer(message)
+        return bool(lock.held)
 
     def exhausts(self, delivery_count: int) -> bool:
         # Dead letters have nowhere to go from here: they stay, whatever their count.

@@ -12,6 +12,8 @@ from .partitions import NONE_DOWN, PARTITION_SHIFT, PARTITIONS
 # How many may have left the middle of the list before it is rebuilt.
 _STALE_MAX: Final = 1024
 
+Collection = deque[Message] | list[tuple[int, Message]] | set[int]
+
 
 class ReadyList:
     """Available messages in order.
@@ -75,6 +77,10 @@ class ReadyList:
         self.returned.clear()
         self.stale.clear()
 
+    def parts(self) -> list[Collection]:
+        """Return what it is made of, to be emptied bit by bit."""
+        return [self.ready, self.returned, self.stale]
+
     def _drop_stale_heads(self) -> None:
         stale = self.stale
         if not stale:
@@ -134,3 +140,7 @@ class PartitionedReadyList:
     def clear(self) -> None:
         for each in self._lists:
             each.clear()
+
+    def parts(self) -> list[Collection]:
+        """Return what it is made of, to be emptied bit by bit."""
+        return [part for each in self._lists for part in each.parts()]

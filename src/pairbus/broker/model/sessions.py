@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -214,39 +215,40 @@ class Sessions:
             message.locked_until = until
         self._watch(lock)
 
-    def end(self, lock: SessionLock) -> list[Message]:
-        """End a lock and return the messages that it still holds, for the caller to put back."""
+    def end(self, lock: SessionLock, count: int) -> list[Message]:
+        """End a lock and return up to `count` messages that it still holds, for the caller to put back. While it holds
+        more, nobody else gets the session: who comes next would see those before these."""
         session = self._by_id.get(lock.session_id)
-        if lock.is_over or session is None or session.lock is not lock:
-            lock.is_over = True
-            return []
         lock.is_over = True
+        if session is None or session.lock is not lock:
+            lock.held.clear()
+            return []
+        taken = [lock.held.pop(token) for token in list(islice(lock.held, count))]
+        messages = [message for message in taken if message.state == LOCKED]
+        if lock.held:
+            return messages
         session.lock = None
-        messages = [message for message in lock.held.values() if message.state == LOCKED]
-        lock.held.clear()
         if len(session.ready_list):
             self._touched[session.id] = None
             self._note_free(session)
         self.forget_if_empty(session)
         return messages
 
-    def run_out(self, now: float) -> list[SessionLock]:
-        """Return the locks that have expired, for the caller to end."""
-        locks = []
-        while self._expiries and self._expiries[0][0] <= now:
-            until, id = heappop(self._expiries)
-            lock = self._lock_until(id, until)
-            if lock is not None:
-                locks.append(lock)
-        return locks
+    def run_out(self, now: float) -> SessionLock | None:
+        """Return a lock that has expired, for the caller to end."""
+        return self._next_lock() if self.deadline() <= now else None
 
     def deadline(self) -> float:
-        while self._expiries:
-            until, id = self._expiries[0]
-            if self._lock_until(id, until) is not None:
-                return until
+        """Return when the next lock expires, or earlier where many have ended."""
+        for _ in range(_STALE_MAX):
+            if not self._expiries or self._next_lock() is not None:
+                break
             heappop(self._expiries)
-        return inf
+        return self._expiries[0][0] if self._expiries else inf
+
+    def _next_lock(self) -> SessionLock | None:
+        until, id = self._expiries[0]
+        return self._lock_until(id, until)
 
     def shift(self, seconds: float) -> None:
         """Adapt to a wall clock that was set: as much is left of each lock as before."""
@@ -255,17 +257,20 @@ class Sessions:
                 session.lock.locked_until += seconds
         self._expiries = [(until + seconds, id) for until, id in self._expiries]
 
-    def close(self) -> list[SessionLock]:
-        """Forget all sessions and return the locks that were held."""
-        locks = [session.lock for session in self._by_id.values() if session.lock is not None]
-        for lock in locks:
-            lock.is_over = True
-            lock.held.clear()
-        self._by_id.clear()
+    def close(self) -> dict[str, Session]:
+        """Forget all sessions, end the locks that are held, and return the sessions by id."""
+        for until, id in self._expiries:
+            lock = self._lock_until(id, until)
+            if lock is not None and not lock.is_over:
+                lock.is_over = True
+                lock.held.clear()
+                if lock.on_lost is not None:
+                    lock.on_lost()
+        by_id, self._by_id = self._by_id, {}
         self._free.clear()
         self._expiries.clear()
         self._touched.clear()
-        return locks
+        return by_id
 
     def take_touched(self) -> tuple[list[SessionLock], bool]:
         """Return locks for whose holders messages came since the last call, and whether a session may be free."""

@@ -104,6 +104,8 @@ class Topic(QueueEntity):
         key = subscription.name.lower()
         if self._subscriptions.get(key) is subscription:
             del self._subscriptions[key]
+            if self.deleted:
+                return  # with the topic: it decides nothing any more
             self._note_sessions()
             self._index.drop(subscription)
 

@@ -30,7 +30,9 @@ from pairbus.journal import JournalError
 from .publish import PublishOperations, StoredPublication, limit_lifetime
 
 # Activated with one record; those behind them are due at once.
-_ACTIVATED_MAX: Final = 1000
+_ACTIVATED_MAX: Final = 200
+# Of old message ids that are forgotten before new ones are taken.
+_FORGOTTEN_MAX: Final = 100
 
 
 class EnqueueOperations(PublishOperations):
@@ -433,7 +435,7 @@ class _SendDuplicates:
         self._now = now
         self._waits: list[Sighting] = []
         self.keys: dict[bytes, None] = {}
-        self._history.forget(now)
+        self._history.forget(now, _FORGOTTEN_MAX)
 
     def has(self, traits: Traits) -> bool:
         """Return whether this id is a duplicate; otherwise remember it."""

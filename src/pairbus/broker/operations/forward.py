@@ -14,7 +14,7 @@ refuses is tried again.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from math import inf
 from typing import Final, NamedTuple
@@ -96,7 +96,7 @@ class _Load:
         # A message that comes back to the same entity is no duplicate of itself.
         self.history = None if target is source.entity else target.duplicates
         if self.history is not None:
-            self.history.forget(now)
+            self.history.forget(now, _COUNT_MAX)
         self.room = room_in(target)
         self.messages: list[Message] = []
         self.contents: list[Content] = []
@@ -170,6 +170,8 @@ class ForwardOperations(EnqueueOperations, Registry):
         self._forwarding: dict[MessageQueue, Forwarding] = {}
         # Sources that may have something to forward now, and when others are tried again.
         self._due: dict[MessageQueue, None] = {}
+        self._is_forwarding = False
+        self._forwards_at = -inf
         self._retries: dict[MessageQueue, float] = {}
         #: Called when `forward_due` has something to do; it may come as often as messages do.
         self.on_forwards_due: Callable[[], None] | None = None
@@ -238,9 +240,23 @@ class ForwardOperations(EnqueueOperations, Registry):
         for queue in [queue for queue, time in self._retries.items() if time <= now]:
             del self._retries[queue]
             self._due[queue] = None
-        due, self._due = self._due, {}
-        for queue in due:
-            self._forward(queue, now)
+        self._forwards_at = now
+        if self._due and not self._is_forwarding:
+            self._is_forwarding = True
+            due, self._due = self._due, {}
+            self.in_slices(lambda: self._forward_all(due), self._forwarded_all)
+
+    def _forward_all(self, due: Iterable[MessageQueue]) -> Generator[None, None, None]:
+        try:
+            for queue in due:
+                self._forward(queue, self._forwards_at)
+                yield
+        finally:
+            self._is_forwarding = False
+
+    def _forwarded_all(self) -> None:
+        if self._due and self.on_forwards_due is not None:
+            self.on_forwards_due()
 
     def _forward(self, source: MessageQueue, now: float) -> None:
         forwarding = self._forwarding.get(source)
@@ -251,8 +267,8 @@ class ForwardOperations(EnqueueOperations, Registry):
             # Should the disk refuse the deletion, it goes on.
             self._retries[source] = max(forwarding.not_before, now + _RETRY_S)
             return
-        if source.lifetimes.next <= now:
-            self.expire_messages(source, now)
+        if source.lifetimes.next <= now and not self.clear_overdue(source, now):
+            return
         key = forwarding.destination.lower()
         target = self._queues.get(key) or self._topics.get(key)
         problem = unavailable(forwarding.destination, target)

@@ -8,12 +8,12 @@ what is due with time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from math import inf
 from pathlib import Path
 from typing import Final
 
-from pairbus.broker.model.entity import DEAD_LETTER_SUFFIX, TRANSFER_SUFFIX
+from pairbus.broker.model.entity import DEAD_LETTER_SUFFIX, TRANSFER_SUFFIX, QueueEntity
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.topic import SUBSCRIPTIONS, Topic
 from pairbus.broker.refusal import Refusal
@@ -36,6 +36,13 @@ _SUFFIX: Final = DEAD_LETTER_SUFFIX.lower()
 _TRANSFER: Final = TRANSFER_SUFFIX.lower()
 _SUBSCRIPTIONS: Final = SUBSCRIPTIONS.lower()
 
+# Of one queue, done before it is the others' turn; each of a few hundred messages.
+_UNITS: Final = 8
+#: Message ids that are forgotten at once.
+_FORGOTTEN_MAX: Final = 1000
+#: After which what failed is tried again.
+_RETRY_S: Final = 1.0
+
 
 class Namespace(RestartOperations, ReceiveOperations, SessionAccess, TopicOperations):
     """The entities of a namespace and their messages: everything that the AMQP and HTTP servers call."""
@@ -49,6 +56,10 @@ class Namespace(RestartOperations, ReceiveOperations, SessionAccess, TopicOperat
         self.notes = store.notes
         self.live_records = store.live_records
         self.maintenance = store.maintenance
+        # What `tick` knows: the time of the last one, and when something is due in queues and entities.
+        self._now = -inf
+        self._due_at = -inf
+        self._is_going_through = False
 
     @classmethod
     def open(
@@ -66,7 +77,7 @@ class Namespace(RestartOperations, ReceiveOperations, SessionAccess, TopicOperat
 
         `folder` only stands in the notes. Without `slices`, work that takes long is done in one go.
         """
-        self = cls(name, journal, memory_budget, new_token or random_tokens(), slices or Slices())
+        self = cls(name, journal, memory_budget, new_token or random_tokens(), Slices() if slices is None else slices)
         rebuilt = rebuild(journal.replay(), journal.release)
         self.notes += [f"{folder}: {note}" for note in rebuilt.notes]
         self._restore(rebuilt.entities.values(), now)
@@ -150,50 +161,75 @@ class Namespace(RestartOperations, ReceiveOperations, SessionAccess, TopicOperat
 
     @property
     def deadline(self) -> float | None:
-        """When `tick` next has something to do; None: never."""
-        deadline: float | None = self._store.transactions.deadline()
-        earliest = None if deadline == inf else deadline
-        watched = self._store.watched
-        for queue in list(watched):
-            deadline = queue.deadline()
-            if deadline is None:
-                del watched[queue]
-            elif earliest is None or deadline < earliest:
-                earliest = deadline
-        if self._store.unread.deadline != inf and (earliest is None or self._store.unread.deadline < earliest):
-            earliest = self._store.unread.deadline
-        if self.forward_deadline != inf and (earliest is None or self.forward_deadline < earliest):
-            earliest = self.forward_deadline
-        for entity in self._aging.values():
-            deadline = min(entity.idle_deadline, inf if entity.duplicates is None else entity.duplicates.deadline())
-            if deadline != inf and (earliest is None or deadline < earliest):
-                earliest = deadline
-        return earliest
+        """When `tick` next has something to do, as far as was known at its end; None: never."""
+        store = self._store
+        earliest = min(self._due_at, store.transactions.deadline(), store.unread.deadline, self.forward_deadline)
+        return None if earliest == inf else earliest
 
     def tick(self, now: float) -> float | None:
-        """Do what is due at `now` and return the next deadline.
+        """Do what is due at `now`, or begin to, and return the next deadline.
 
         Locks, lifetimes and transactions end, scheduled messages become active, message ids are forgotten, idle
-        entities are deleted, messages return that could not be read, messages are forwarded.
+        entities are deleted, messages return that could not be read, messages are forwarded. What takes long is done in
+        slices: `tick` is to be called again at once.
         """
+        self._now = now
         self.expire_transactions(now)
-        for queue in list(self._store.watched):
-            if queue.entity.deleting:
-                continue
-            self.expire_locks(queue, now)
-            self.expire_messages(queue, now)
-            if isinstance(queue.entity, Topic):
-                self._publish_due(queue.entity, now)
-            else:
-                self._activate_due(queue, now)
-        for entity in list(self._aging.values()):
-            if entity.duplicates is not None:
-                entity.duplicates.forget(now)
-            if entity.is_idle(now):
-                self._delete_idle(entity, now)
+        if not self._is_going_through:
+            self._is_going_through = True
+            self._due_at = now
+            self.in_slices(self._go_through)
         self.offer_unread(now)
         self.forward_due(now)
         return self.deadline
+
+    def _go_through(self) -> Generator[None, None, None]:
+        """Do what is due of queues and entities, and note when more of it is."""
+        earliest = self._now + _RETRY_S
+        try:
+            deadlines = [inf]
+            for queue in list(self._store.watched):
+                for _ in range(_UNITS):
+                    deadline = self._do_due(queue)
+                    yield
+                    if deadline > self._now:
+                        break
+                deadlines.append(deadline)
+            for entity in list(self._aging.values()):
+                deadlines.append(self._age(entity))
+                yield
+            earliest = min(deadlines)
+        finally:
+            self._due_at = earliest
+            self._is_going_through = False
+
+    def _do_due(self, queue: MessageQueue) -> float:
+        """Do some of what is due of a queue, and return when more of it is."""
+        if queue.entity.deleting:
+            return inf  # should it be served again, its queues are looked at within a second
+        now = self._now
+        self.expire_locks(queue, now)
+        self.expire_messages(queue, now)
+        if isinstance(queue.entity, Topic):
+            self._publish_due(queue.entity, now)
+        else:
+            self._activate_due(queue, now)
+        deadline = queue.deadline()
+        if deadline is None:
+            self._store.watched.pop(queue, None)
+            return inf
+        return deadline
+
+    def _age(self, entity: QueueEntity) -> float:
+        """Forget message ids of an entity, or delete it where nobody uses it; return when there is more to do."""
+        if entity.deleting:
+            return inf
+        duplicates = entity.duplicates
+        if duplicates is not None:
+            duplicates.forget(self._now, _FORGOTTEN_MAX)
+        if entity.is_idle(self._now):
+            self._delete_idle(entity, self._now)
+        return min(entity.idle_deadline, inf if duplicates is None else duplicates.deadline())
 
     def shift(self, seconds: float) -> None:
         """Adapt to a wall clock that was set: locks, idle times and windows keep what was left of them. Call `tick`

@@ -48,8 +48,8 @@ class ReceiveOperations(SettlementOperations):
         entity = queue.entity
         if entity.deleting or queue.refuses_receives is not None:
             return []
-        if queue.lifetimes.next <= now:
-            self.expire_messages(queue, now)
+        if queue.lifetimes.next <= now and not self.clear_overdue(queue, now):
+            return []
         messages = queue.acquire(count, now, self._store.new_token, session)
         if messages:
             self._store.watched[queue] = None
@@ -65,8 +65,9 @@ class ReceiveOperations(SettlementOperations):
         if refusal is not None:
             done([], refusal if not queue.entity.deleting else None)
             return True
-        if queue.lifetimes.next <= now:
-            self.expire_messages(queue, now)
+        if queue.lifetimes.next <= now and not self.clear_overdue(queue, now):
+            done([], None)
+            return True
         messages = queue.draw(count, now, session)
         if not messages:
             done([], None)

@@ -7,7 +7,7 @@ one set of them. What is special about topics, subscriptions and rules is in top
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -17,10 +17,12 @@ from typing import Any, Final
 from pairbus.amqp import errors as conditions
 from pairbus.broker.format import records
 from pairbus.broker.model.description import Description, QueueDescription, TopicDescription
+from pairbus.broker.model.duplicates import DuplicateHistory
 from pairbus.broker.model.entity import QueueEntity, TransferQueue
 from pairbus.broker.model.message import Message
 from pairbus.broker.model.partitions import NONE_DOWN
 from pairbus.broker.model.queue import MessageQueue
+from pairbus.broker.model.sessions import Session
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.live_records import UNPLACED
@@ -259,14 +261,17 @@ class Registry(StoreOperations):
                     entity.deleting, entity.recopied = entity.suspended is not None, False
                 done(refusal_of(error))
                 return
-            for entity in entities:
-                if not entity.deleted:
-                    self._forget(entity)
-            for entity in entities:
-                entity.let_go()
-            done(None)
+            self.in_slices(lambda: self._forget_all(entities), lambda: done(None))
 
         self._store.append(records.DELETED, payload, written)
+
+    def _forget_all(self, entities: Sequence[QueueEntity]) -> Generator[None, None, None]:
+        for entity in entities:
+            if not entity.deleted:
+                self._forget(entity)
+                yield
+        for entity in entities:
+            entity.let_go()
 
     def _forget(self, entity: QueueEntity, forget: Callable[[MessageQueue, Message], None] | None = None) -> None:
         """Take an entity out of memory; `forget` is called for each of its messages, in small steps."""
@@ -277,16 +282,25 @@ class Registry(StoreOperations):
         self._aging.pop(entity.id, None)
         self._journal.release(entity.segment, entity.record_bytes)
         if entity.duplicates is not None:
-            entity.duplicates.forget(inf)
-        for session in entity.active.sessions or ():
-            if session.state is not None:
-                self._journal.release(session.state.segment, session.record_bytes)
+            store.maintenance.take_apart(_forget_ids(entity.duplicates))
         for queue in (entity.active, entity.dead_letter):
             store.watched.pop(queue, None)
-            queue.close()
-            store.maintenance.take_apart(queue, partial(forget or store.drop, queue))
+            store.maintenance.take_apart(self._take_apart(queue, queue.close(), forget or store.drop))
             if queue.on_deleted is not None:
                 queue.on_deleted()
+
+    def _take_apart(
+        self,
+        queue: MessageQueue,
+        parts: Iterator[Message | Session | None],
+        forget: Callable[[MessageQueue, Message], None],
+    ) -> Iterator[None]:
+        for part in parts:
+            if isinstance(part, Message):
+                forget(queue, part)
+            elif part is not None and part.state is not None:
+                self._journal.release(part.state.segment, part.record_bytes)
+            yield
 
     def _unlist(self, entity: QueueEntity) -> None:
         key = entity.name.lower()
@@ -312,3 +326,8 @@ class Registry(StoreOperations):
 
         self._journal.append(records.META, records.pack_id(live_records.next_id), written)
         live_records.meta = UNPLACED
+
+
+def _forget_ids(history: DuplicateHistory) -> Iterator[None]:
+    while history.forget(inf, 1):
+        yield

@@ -9,6 +9,7 @@ old state behind the record of the new one: that record is then written again.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 from typing import Final
 
@@ -41,8 +42,8 @@ class SessionAccess(SettlementOperations):
         # Its time may be over though nobody has looked yet.
         if sessions.deadline() <= now:
             self.expire_locks(queue, now)
-        if queue.lifetimes.next <= now:
-            self.expire_messages(queue, now)
+        if queue.lifetimes.next <= now and not self.clear_overdue(queue, now) and session_id is None:
+            return None
         if session_id is not None and queue.is_down(session_id):
             return partition_down(queue.path, partition_for(session_id))
         lock = sessions.accept(session_id, now + queue.lock_duration)
@@ -72,8 +73,16 @@ class SessionAccess(SettlementOperations):
         if queue.entity.deleting or not lock.is_held(now):
             return
         queue.entity.accessed_at = now
-        queue.release_session(lock)
-        self.wake(queue)
+        if not queue.release_session(lock):
+            self.wake(queue)
+            return
+        self.in_slices(lambda: self._release(lock))
+
+    def _release(self, lock: SessionLock) -> Generator[None, None, None]:
+        """Return the rest of the messages of a session that holds many."""
+        while lock.queue.release_session(lock):
+            yield
+        self.wake(lock.queue)
 
     def list_sessions(self, queue: MessageQueue, updated_after: float | None, skip: int, top: int) -> list[str]:
         """Return ids of sessions with messages or state or, with a time, of those whose state was set after it."""

@@ -13,7 +13,7 @@ crash before that can deliver it again, never lose it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import Any, Final
@@ -24,7 +24,7 @@ from pairbus.broker.format import records
 from pairbus.broker.format.content import pack_changes
 from pairbus.broker.model.message import DEFERRED, EXHAUSTED, HOMES, SCHEDULED, Message, Stored, place_of
 from pairbus.broker.model.outcomes import EXPIRED, Abandon, Complete, DeadLetter, Defer, Outcome, Release, exhausted
-from pairbus.broker.model.queue import MessageQueue
+from pairbus.broker.model.queue import AT_ONCE_MAX, MessageQueue
 from pairbus.broker.model.sessions import SessionLock
 from pairbus.broker.model.topic import Topic
 from pairbus.broker.refusal import Refusal
@@ -43,8 +43,6 @@ from pairbus.journal import JournalError
 # A message's delivery count and place, and its changes or None where they stay, once the record is written
 Change = tuple[Message, int, int, bytes | None]
 
-# Taken out with one record; those behind them are due at once.
-_OVERDUE_MAX: Final = 1000
 _DELETED_MAX: Final = 4000
 
 
@@ -282,8 +280,8 @@ class SettlementOperations(StoreOperations):
     # ---- time
 
     def expire_locks(self, queue: MessageQueue, now: float) -> None:
-        """Count a failed delivery for every lock that has expired: the message becomes available again or, past the
-        maximum, is dead-lettered."""
+        """Count a failed delivery for locks that have expired, a bounded number at a time: the message becomes
+        available again or, past the maximum, is dead-lettered."""
         returned, exhausted_messages = queue.expire(now)
         if returned:
             self._count(queue, returned)
@@ -292,20 +290,38 @@ class SettlementOperations(StoreOperations):
         if returned or queue.sessions is not None:
             self.wake(queue)
 
-    def expire_messages(self, queue: MessageQueue, now: float) -> None:
-        """Dead-letter or drop the messages whose lifetime is over, and dead-letter those that should be already."""
-        while overdue := queue.take_overdue(now, _OVERDUE_MAX):
-            # Told apart first: what is written at once is in another queue afterwards, without the token.
-            failed = [message for message in overdue if message.lock_token == EXHAUSTED]
-            expired = [message for message in overdue if message.lock_token != EXHAUSTED]
-            if failed:
-                self._dead_letter_all(queue, failed, exhausted)
-            if not expired:
-                continue
-            if queue.dead_letter is not None and queue.entity.description.dead_letter_on_expiration:
-                self._dead_letter_all(queue, expired, lambda count: EXPIRED)
-            else:
-                self.remove(queue, expired, True, self._store.observed("expire", queue, expired, nobody))
+    def expire_messages(self, queue: MessageQueue, now: float) -> bool:
+        """Dead-letter or drop messages whose lifetime is over, and dead-letter those that should be already: a bounded
+        number at a time. Return whether all are out."""
+        overdue = queue.take_overdue(now, AT_ONCE_MAX)
+        # Told apart first: what is written at once is in another queue afterwards, without the token.
+        failed = [message for message in overdue if message.lock_token == EXHAUSTED]
+        expired = [message for message in overdue if message.lock_token != EXHAUSTED]
+        if failed:
+            self._dead_letter_all(queue, failed, exhausted)
+        if expired and queue.dead_letter is not None and queue.entity.description.dead_letter_on_expiration:
+            self._dead_letter_all(queue, expired, lambda count: EXPIRED)
+        elif expired:
+            self.remove(queue, expired, True, self._store.observed("expire", queue, expired, nobody))
+        return queue.lifetimes.next > now
+
+    def clear_overdue(self, queue: MessageQueue, now: float) -> bool:
+        """Return whether all messages are out whose lifetime is over. If not, nobody may receive, and who asked to is
+        woken when they are."""
+        if queue not in self._store.clearing and not self.expire_messages(queue, now):
+            self._store.clearing.add(queue)
+            self.in_slices(lambda: self._clear(queue, now))
+        return queue not in self._store.clearing
+
+    def _clear(self, queue: MessageQueue, now: float) -> Generator[None, None, None]:
+        try:
+            while not queue.entity.deleting and not self.expire_messages(queue, now):
+                yield
+        finally:
+            self._store.clearing.discard(queue)
+        self.wake(queue)
+        if queue.on_session_free is not None:
+            queue.on_session_free()
 
     def _count(self, queue: MessageQueue, messages: list[Message]) -> None:
         """Write delivery counts. Nobody waits for them: a count that is lost costs no more than another delivery."""

@@ -5,7 +5,7 @@ It decides nothing but how memory is shared between queues.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 
 from pairbus.amqp import errors as conditions
 from pairbus.broker.format.content import message_id_in
@@ -15,7 +15,7 @@ from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.shared_bodies import let_go, load, unload
 from pairbus.broker.model.transaction import OpenTransactions
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.slices import Slices
+from pairbus.broker.slices import Job, Slices, SlicesFull
 from pairbus.journal import Journal, JournalBusy, JournalError, JournalFull, JournalStalled, RecordTooLarge
 
 from .live_records import LiveRecords
@@ -63,11 +63,16 @@ def nobody(refusal: Refusal | None) -> None:
     """Ignore the answer to what the broker does by itself."""
 
 
+def ignore() -> None:
+    """Do nothing when something is over."""
+
+
 class Store:
     """Holds what the operations of one namespace share."""
 
     __slots__ = (
         "by_id",
+        "clearing",
         "journal",
         "live_records",
         "maintenance",
@@ -95,6 +100,8 @@ class Store:
         self.by_id: dict[int, QueueEntity] = {}
         #: Queues for which something may become due.
         self.watched: dict[MessageQueue, None] = {}
+        #: Queues whose receivers wait until the messages are out whose lifetime is over.
+        self.clearing: set[MessageQueue] = set()
         #: Called for messages that go without their receivers' doing, if a ledger is kept.
         self.observer: RemovalObserver | None = None
         self.live_records = LiveRecords(self.by_id, journal.read, journal.release)
@@ -208,6 +215,19 @@ class StoreOperations:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._journal = store.journal
+
+    def in_slices(self, work: Callable[[], Generator[None, None, None]], done: Callable[[], None] = ignore) -> None:
+        """Do what takes long in slices and then call `done`; at once where no more can be done in slices, as at the
+        end."""
+
+        def finish(job: Job[None]) -> None:
+            job.result()
+            done()
+
+        try:
+            self._store.slices.start(work(), finish)
+        except SlicesFull:
+            Slices().start(work(), finish)
 
 
 def recopied(messages: list[Message]) -> bool:
