@@ -42,8 +42,10 @@ def test_a_file_tells_who_writes_then_the_events_then_its_end(tmp_path: Path) ->
     writer.event("manage", T, "contoso", outcome="amqp:not-found", cause="manage")
     writer.close()
     assert writer.path is not None
-    assert read(writer.path) == [
-        {"schema": 1, "writer": "broker", "pid": os.getpid(), "t": 5.0, "pairbus": __version__},
+    lines = read(writer.path)
+    assert len(lines[0].pop("series")) == 16
+    assert lines == [
+        {"schema": 1, "writer": "broker", "pid": os.getpid(), "t": 5.0, "pairbus": __version__, "number": 1},
         {"t": T, "kind": "send", "ns": "contoso", "entity": "orders", "mid": "m-1", "seq": 7, "bytes": 1024, "units": 1,
          "outcome": "ok", "ms": 1.25, "cause": "app"},
         {"t": T, "kind": "state", "ns": "contoso", "entity": "orders", "from": "HEALTHY", "to": "FAILED_OVER"},
@@ -52,6 +54,43 @@ def test_a_file_tells_who_writes_then_the_events_then_its_end(tmp_path: Path) ->
         {"t": T, "kind": "manage", "ns": "contoso", "outcome": "amqp:not-found", "cause": "manage"},
         {"t": 5.0, "kind": "end", "reason": "closed", "events": 4},
     ]  # fmt: skip
+
+
+def places(folder: Path) -> list[tuple[str, int]]:
+    """Return the series and the number in it of each file, in the order in which they were begun."""
+    firsts = sorted((read(file)[0] for file in folder.glob("*.jsonl")), key=lambda first: first["t"])
+    return [(first["series"], first["number"]) for first in firsts]
+
+
+def test_the_files_of_a_process_are_numbered(tmp_path: Path) -> None:
+    times = itertools.count()
+    for _ in range(2):
+        writer = LedgerWriter(tmp_path, "client", file_bytes_max=1, clock=lambda: next(times))
+        for _ in range(2):
+            writer.event("send", T, "n", "q")
+            writer.flush()
+        writer.close()
+    found = places(tmp_path)
+    (first, _), *_, (second, _) = found
+    assert first != second
+    assert found == [*((first, number) for number in (1, 2, 3)), *((second, number) for number in (1, 2, 3))]
+
+
+def test_one_series_goes_on_with_the_next_process(tmp_path: Path) -> None:
+    """The files of the run before may have been moved away."""
+    times = itertools.count()
+    clock = lambda: next(times)  # noqa: E731
+    for _ in range(3):
+        LedgerWriter(tmp_path, "broker", clock=clock, continues=True).close()
+    series = places(tmp_path)[0][0]
+    assert places(tmp_path) == [(series, 1), (series, 2), (series, 3)]
+    for file in tmp_path.glob("*.jsonl"):
+        file.unlink()
+    LedgerWriter(tmp_path, "broker", clock=clock, continues=True).close()
+    assert places(tmp_path) == [(series, 4)]
+    (tmp_path / "broker.series").write_text("")
+    LedgerWriter(tmp_path, "broker", clock=clock, continues=True).close()
+    assert places(tmp_path)[1] != (series, 5) and places(tmp_path)[1][1] == 1
 
 
 def test_a_process_with_the_id_of_one_whose_files_were_compacted_takes_other_names(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ class LedgerWriter:
     __slots__ = (
         "__weakref__",
         "_clock",
+        "_continues",
         "_counting",
         "_descriptor",
         "_dropped",
@@ -57,6 +58,8 @@ class LedgerWriter:
         "_lock",
         "_names",
         "_number",
+        "_series",
+        "_series_number",
         "_size",
         "_thread",
         "dropped_total",
@@ -73,8 +76,10 @@ class LedgerWriter:
         file_bytes_max: int = FILE_BYTES_MAX,
         clock: Callable[[], float] = time.time,
         aside: bool = False,
+        continues: bool = False,
     ) -> None:
-        """`aside`: nothing but `flush` waits for the disk; the owner calls `flush_aside` instead."""
+        """`aside`: nothing but `flush` waits for the disk; the owner calls `flush_aside` instead. `continues`: one
+        process at a time writes under this name there, and all of them write one series of files."""
         if not _WRITER_NAME.fullmatch(writer):
             raise LedgerError(f"{writer!r} can't name a ledger's writer: letters, digits, dot, dash, at most 64")
         self._folder = folder
@@ -91,6 +96,8 @@ class LedgerWriter:
         self._thread: threading.Thread | None = None
         self._descriptor: int | None = None
         self._number = 0
+        self._continues = continues
+        self._series, self._series_number = _new_series(), 0
         self._size = 0
         self._events = 0
         self._dropped = 0
@@ -99,6 +106,8 @@ class LedgerWriter:
         self.path: Path | None = None
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if continues:
+                self._series, self._series_number = self._kept_series()
             self._open()
         except OSError as error:
             raise LedgerError(f"the ledger folder {folder} can't be written: {error.strerror}; name another") from error
@@ -265,15 +274,34 @@ class LedgerWriter:
                 continue
         self.path = path
         self._size = self._events = 0
+        first = {
+            "schema": SCHEMA, "writer": self.writer, "pid": pid, "t": self._clock(), "pairbus": __version__,
+            "series": self._series, "number": self._series_number + 1,
+        }  # fmt: skip
         try:
-            self._write(
-                _line({"schema": SCHEMA, "writer": self.writer, "pid": pid, "t": self._clock(), "pairbus": __version__})
-            )
+            self._write(_line(first))
+            if self._continues:
+                self._keep_series(self._series_number + 1)
         except OSError:
             # Without its first line nobody could read the file; the next flush makes another.
             self._abandon()
             path.unlink(missing_ok=True)
             raise
+        self._series_number += 1
+
+    def _kept_series(self) -> tuple[str, int]:
+        """Return the series that an earlier process wrote there and its last number, else a new one. Without its
+        number, a report could not tell a file that somebody took away from one that never was."""
+        try:
+            series, number = (self._folder / f"{self.writer}.series").read_text().split()
+            return series, int(number)
+        except (FileNotFoundError, ValueError):  # a power cut may have emptied it
+            return _new_series(), 0
+
+    def _keep_series(self, number: int) -> None:
+        draft = self._folder / f".{self.writer}.series.draft"
+        draft.write_text(f"{self._series} {number}\n")
+        draft.replace(self._folder / f"{self.writer}.series")
 
     def _write(self, data: bytes) -> None:
         """Write all of it or none: a half-written line would spoil the next one too."""
@@ -310,8 +338,13 @@ class LedgerWriter:
         self._counting = threading.Lock()
         self._thread = None
         self._lines.clear()
-        self._dropped = self._number = 0
+        self._dropped = self._number = self._series_number = 0
+        self._series, self._continues = _new_series(), False
         self._abandon()
+
+
+def _new_series() -> str:
+    return os.urandom(8).hex()
 
 
 def _line(fields: dict[str, object]) -> bytes:

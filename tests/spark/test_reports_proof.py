@@ -29,346 +29,10 @@ from pairbus.spark.reports.ledgers import BadLedger, Ledgers, read_ledgers
 from pairbus.spark.reports.outage_series import series
 
 from . import real_outage
+from .audit_scenes import SCENARIOS, Stage
 from .ledger_file import LedgerFile
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-class Stage:
-    """A primary `NAME`, its secondary `NAME-2`, one entity `NAME-orders`, and the books that a scenario asks for."""
-
-    def __init__(self, root: Path, name: str) -> None:
-        self.folder = root / name
-        self.name = name
-        self.entity = f"{name}-orders"
-        self.backlog = f"{name}/x-servicebus-transfer/0"
-
-    def client(self, pid: int = 10, **more: Any) -> LedgerFile:
-        return LedgerFile(self.folder, "client", self.name, pid=pid, **more)
-
-    def broker(self, **more: Any) -> LedgerFile:
-        return LedgerFile(self.folder / "primary", "broker", self.name, pid=20, **more)
-
-    def secondary(self, **more: Any) -> LedgerFile:
-        return LedgerFile(self.folder / "secondary", "broker", f"{self.name}-2", pid=30, **more)
-
-    def syphon(self) -> LedgerFile:
-        return LedgerFile(self.folder, "syphon", self.name, pid=40)
-
-    def away(self, book: LedgerFile, t: float, mid: str, **more: Any) -> None:
-        """A line of a client that diverts."""
-        book("divert", t, self.entity, mid, ns=f"{self.name}-2", queue=0, ms=5.0, **more)
-
-    def arrive(self, book: LedgerFile, t: float, mid: str, seq: int, **more: Any) -> None:
-        book("send", t, self.entity, mid, seq=seq, **{"cause": "app", **more})
-
-    def fetch(self, book: LedgerFile, t: float, mid: str, seq: int, entity: str | None = None) -> None:
-        book("receive", t, entity or self.entity, mid, seq=seq, cause="app")
-        book("settle", t + 0.1, entity or self.entity, seq=seq, cause="app")
-
-
-SCENARIOS: dict[str, tuple[Any, dict[str, int]]] = {}
-
-
-def scenario(**expected: int) -> Any:
-    """What the audit must count; whatever is not named must be 0."""
-
-    def add(write: Any) -> Any:
-        SCENARIOS[write.__name__.replace("_", "-")] = (write, expected)
-        return write
-
-    return add
-
-
-@scenario(sent=2, confirmed=2, received=2)
-def all_well(s: Stage) -> None:
-    with s.client() as client, s.broker() as broker:
-        for n, mid in enumerate(["a", "b"]):
-            client("send", 10.0 + n, s.entity, mid, ms=4.0)
-            s.arrive(broker, 10.0 + n, mid, n + 1)
-            s.fetch(broker, 20.0 + n, mid, n + 1)
-
-
-@scenario(sent=2, confirmed=2, received=1, lost=1)
-def lost_at_home(s: Stage) -> None:
-    with s.client() as client, s.broker() as broker:
-        for n, mid in enumerate(["a", "gone"]):
-            client("send", 10.0 + n, s.entity, mid, ms=4.0)
-            s.arrive(broker, 10.0 + n, mid, n + 1)
-        s.fetch(broker, 20, "a", 1)
-
-
-@scenario(sent=2, confirmed=2, diverted=2, carried_home=1, received=1, lost=1)
-def dropped_by_the_syphon(s: Stage) -> None:
-    with s.client() as client, s.broker() as broker, s.secondary() as secondary, s.syphon() as syphon:
-        client("state", 9, s.entity, from_="healthy", to="failed over")
-        broker("manage", 1, "x")
-        for n, mid in enumerate(["a", "gone"]):
-            s.away(client, 10.0 + n, mid)
-            secondary("send", 10.0 + n, s.backlog, mid, seq=n + 1, cause="app")
-            secondary("receive", 30.0, s.backlog, mid, seq=n + 1, cause="syphon")
-            secondary("settle", 31.0, s.backlog, seq=n + 1, cause="syphon")
-        syphon("move", 30.5, s.entity, "a", seq=1, cause="syphon", queue=0)
-        s.arrive(broker, 30.5, "a", 1, cause="syphon")
-        s.fetch(broker, 40, "a", 1)
-
-
-@scenario(sent=1, confirmed=1, diverted=1, lost=1)
-def vanished_in_the_backlog(s: Stage) -> None:
-    with s.client() as client, s.secondary() as secondary:
-        client("state", 9, s.entity, from_="healthy", to="failed over")
-        s.away(client, 10, "gone")
-        secondary("send", 10, s.backlog, "gone", seq=1, cause="app")
-
-
-@scenario(sent=3, confirmed=3, diverted=3, still_there=1, dead_lettered=1, expired=1)
-def in_the_backlog(s: Stage) -> None:
-    with s.client() as client, s.secondary() as secondary:
-        client("state", 9, s.entity, from_="healthy", to="failed over")
-        for n, mid in enumerate(["there", "dead", "expired"]):
-            s.away(client, 10.0 + n, mid)
-            secondary("send", 10.0 + n, s.backlog, mid, seq=n + 1, cause="app")
-        secondary("receive", 20, s.backlog, "dead", seq=2, cause="syphon")
-        secondary("dead-letter", 21, s.backlog, seq=2, cause="syphon")
-        secondary("expire", 22, s.backlog, "expired", seq=3)
-        secondary("left", 999, s.backlog, "there", seq=1)
-        secondary("left", 999, s.backlog + "/$DeadLetterQueue", "dead", seq=2)
-        secondary("stock", 999, ms=1.0)
-
-
-@scenario(sent=1, confirmed=1, diverted=1, carried_home=1, received=2, doubled=1)
-def doubled_after_a_lost_answer(s: Stage) -> None:
-    with s.client() as client, s.broker() as broker:
-        client("send", 10, s.entity, "a", outcome="OperationTimeoutError", ms=2000.0)
-        s.away(client, 10.1, "a")
-        s.arrive(broker, 9, "a", 1)
-        s.arrive(broker, 30, "a", 2, cause="syphon")
-        s.fetch(broker, 31, "a", 1)
-        s.fetch(broker, 32, "a", 2)
-
-
-@scenario(sent=1, confirmed=1, diverted=1, carried_home=1, received=1)
-def duplicate_answered_by_the_destination(s: Stage) -> None:
-    with s.client() as client, s.broker() as broker:
-        client("send", 10, s.entity, "a", outcome="OperationTimeoutError", ms=2000.0)
-        s.away(client, 10.1, "a")
-        s.arrive(broker, 9, "a", 1)
-        s.arrive(broker, 30, "a", 2, cause="syphon", outcome="duplicate")
-        s.fetch(broker, 31, "a", 1)
-
-
-@scenario(sent=1, confirmed=1, lost=1)
-def a_duplicate_of_what_is_gone(s: Stage) -> None:
-    """The SDK sent again what had arrived, and the one that had arrived is gone all the same."""
-    with s.client() as client, s.broker() as broker:
-        client("send", 10, s.entity, "a", ms=2000.0)
-        s.arrive(broker, 9, "a", 1)
-        s.arrive(broker, 10, "a", 2, outcome="duplicate")
-
-
-@scenario(sent=3, confirmed=3, received=2, lost=1)
-def one_id_three_times(s: Stage) -> None:
-    with s.client() as client, s.broker() as broker:
-        for n in range(3):
-            client("send", 10.0 + n, s.entity, "same", ms=4.0)
-            s.arrive(broker, 10.0 + n, "same", n + 1)
-        s.fetch(broker, 20, "same", 1)
-        s.fetch(broker, 21, "same", 3)
-
-
-@scenario(sent=2, confirmed=2, received=1, unknown=1)
-def one_id_twice_and_no_broker(s: Stage) -> None:
-    with s.client() as client, s.client(11) as receiver:
-        client("send", 10, s.entity, "same").__call__("send", 11, s.entity, "same")
-        receiver("receive", 20, s.entity, "same", seq=1)
-
-
-@scenario(sent=1, confirmed=1, received=1, late=1, redelivered=2)
-def late_and_redelivered(s: Stage) -> None:
-    """The receiver's lines are the broker's deliveries, not more of them."""
-    with s.client() as client, s.broker() as broker:
-        client("send", 10, s.entity, "a")
-        s.arrive(broker, 10, "a", 1)
-        for t in (100, 161, 222):
-            broker("receive", t, s.entity, "a", seq=1)
-            client("receive", t + 0.01, s.entity, "a", seq=1)
-
-
-@scenario(sent=4, confirmed=4, diverted=1, carried_home=1, received=4, out_of_order=1)
-def overtaken(s: Stage) -> None:
-    """One came home after its successors; two that overlapped in time have no order."""
-    with s.client() as client, s.broker() as broker:
-        client("send", 10, s.entity, "one", ms=5.0)
-        s.away(client, 11, "two")
-        client("send", 20, s.entity, "three", ms=500.0)
-        client("send", 20.1, s.entity, "four", ms=500.0)
-        for seq, mid in enumerate(["one", "four", "three", "two"], 1):
-            s.arrive(broker, 20, mid, seq, cause="syphon" if mid == "two" else "app")
-            s.fetch(broker, 30, mid, seq)
-
-
-@scenario(sent=2, confirmed=2, received=2, doubled=1)
-def two_subscriptions(s: Stage) -> None:
-    """Each subscription has a copy: that is not doubled; twice in one of them is."""
-    with s.client() as client, s.broker() as broker:
-        for n, mid in enumerate(["a", "b"]):
-            client("send", 10.0 + n, s.entity, mid)
-            broker("send", 10.0 + n, s.entity, mid, cause="app")
-            for name in ("all", "ALSO"):
-                s.fetch(broker, 20.0 + n, mid, n + 1, f"{s.entity}/Subscriptions/{name}")
-        s.fetch(broker, 25, "b", 9, f"{s.entity}/Subscriptions/all")
-
-
-SCENARIOS["two-subscriptions"][1].update(received=3)
-
-
-@scenario(sent=3, confirmed=3, expired=2, dead_lettered=1, received=1)
-def expired_and_dead(s: Stage) -> None:
-    with s.client() as client, s.broker() as broker:
-        for n, mid in enumerate(["old", "bad", "unwanted"]):
-            client("send", 10.0 + n, s.entity, mid)
-            broker("send", 10.0 + n, s.entity, mid, seq=n + 1)
-        broker("expire", 20, s.entity, "old", seq=1)
-        broker("receive", 20, s.entity, "bad", seq=2)
-        broker("dead-letter", 21, s.entity, seq=2)
-        broker("left", 999, s.entity + "/$DeadLetterQueue", "bad", seq=2)
-        broker("expire", 20, s.entity, "unwanted", outcome="no-subscription")
-
-
-@scenario(sent=1, confirmed=1, received=2, dead_lettered=1)
-def a_dead_letter_sent_again(s: Stage) -> None:
-    """After repair it comes once more: that is not doubled."""
-    with s.client() as client, s.broker() as broker:
-        client("send", 10, s.entity, "a")
-        s.arrive(broker, 10, "a", 1)
-        broker("receive", 20, s.entity, "a", seq=1)
-        broker("dead-letter", 21, s.entity, "a", seq=1)
-        s.fetch(broker, 30, "a", 1, s.entity + "/$DeadLetterQueue")
-        s.arrive(broker, 30, "a", 2, cause="move")
-        s.fetch(broker, 40, "a", 2)
-
-
-@scenario(sent=2, confirmed=2, still_there=1, lost=1)
-def still_there_by_the_last_snapshot_only(s: Stage) -> None:
-    with s.client() as client, s.broker() as broker:
-        for n, mid in enumerate(["there", "gone"]):
-            client("send", 10.0 + n, s.entity, mid)
-            s.arrive(broker, 10.0 + n, mid, n + 1)
-        broker("left", 100, s.entity, "there", seq=1)("left", 100, s.entity, "gone", seq=2)("stock", 100.1, ms=1.0)
-        broker("left", 200, s.entity, "there", seq=1)("stock", 200.1, ms=1.0)
-
-
-@scenario(sent=1, confirmed=1, received=1)
-def received_after_the_snapshot(s: Stage) -> None:
-    with s.client() as client, s.broker() as broker:
-        client("send", 10, s.entity, "a")
-        s.arrive(broker, 10, "a", 1)
-        broker("left", 20, s.entity, "a", seq=1)("stock", 20.1, ms=1.0)
-        s.fetch(broker, 30, "a", 1)
-
-
-@scenario(sent=2, confirmed=2, received=1, unknown=1)
-def nobody_received(s: Stage) -> None:
-    """No receiver's and no broker's ledger for the one; the other is known from a receiver."""
-    with s.client() as client, s.client(11) as receiver:
-        client("send", 10, s.entity, "a")
-        client("send", 10, "nobody-received-too", "b")
-        receiver("receive", 20, s.entity, "a", seq=1)
-
-
-SCENARIOS["nobody-received"][1].update(sent=1, confirmed=1, unknown=0)
-
-
-@scenario(sent=2, confirmed=2, received=1, lost=1)
-def by_the_receivers_alone(s: Stage) -> None:
-    with s.client() as client, s.client(11) as receiver:
-        client("send", 10, s.entity, "a")("send", 11, s.entity, "gone")
-        receiver("receive", 20, s.entity, "a", seq=1)
-
-
-@scenario(sent=3, confirmed=3, received=1, unknown=1, lost=1)
-def cut_by_a_kill(s: Stage) -> None:
-    """What was sent before the cut may be in the lines that are missing; what was sent after it can't."""
-    with s.client() as client, s.broker() as broker, s.broker(number=2, t=60) as again:
-        client("send", 10, s.entity, "a")("send", 20, s.entity, "before")("send", 70, s.entity, "after")
-        s.arrive(broker, 10, "a", 1)
-        s.fetch(broker, 11, "a", 1)
-        s.arrive(broker, 20, "before", 2)
-        broker.cut()
-        s.arrive(again, 70, "after", 3)
-
-
-@scenario(sent=3, confirmed=3, still_there=1, unknown=1, lost=1)
-def asked_while_it_runs(s: Stage) -> None:
-    with s.client() as client, s.broker() as broker:
-        for t, mid in ((10, "there"), (11, "gone"), (200, "later")):
-            client("send", t, s.entity, mid)
-            s.arrive(broker, t, mid, t)
-        broker("left", 100, s.entity, "there", seq=10)("stock", 100, ms=10.0)
-        broker.cut()
-
-
-@scenario(sent=2, confirmed=2, unknown=1, lost=1)
-def a_gap(s: Stage) -> None:
-    with s.client() as client, s.broker() as broker:
-        client("send", 10, s.entity, "before")("send", 70, s.entity, "after")
-        broker("send", 10, s.entity, "before", seq=1)
-        broker("gap", 50, events=7, ns=None)
-        broker("send", 70, s.entity, "after", seq=2)
-
-
-@scenario(sent=3, confirmed=3, unknown=3, no_id=3)
-def without_an_id(s: Stage) -> None:
-    with s.client() as client:
-        for t in range(3):
-            client("send", 10.0 + t, s.entity)
-        client("send", 20, s.entity, outcome="amqp:internal-error")
-
-
-@scenario(sent=2, confirmed=2, no_id=2, received=1, unknown=1)
-def without_an_id_but_numbered(s: Stage) -> None:
-    """The broker gives it an id, which only its later lines have."""
-    with s.client() as client, s.broker() as broker:
-        for n in range(2):
-            client("send", 10.0 + n, s.entity)
-            broker("send", 10.0 + n, s.entity, seq=n + 1)
-        broker("receive", 20, s.entity, "made-by-the-broker", seq=1)
-
-
-@scenario(sent=2, confirmed=2, diverted=2, unknown=2)
-def only_clients(s: Stage) -> None:
-    with s.client() as client:
-        client("ping", 9, s.entity, outcome="amqp:internal-error")
-        s.away(client, 10, "a")
-        s.away(client, 11, "b")
-
-
-@scenario(sent=3, confirmed=3, diverted=1, carried_home=1, received=2, lost=1)
-def only_brokers(s: Stage) -> None:
-    with s.broker() as broker, s.secondary() as secondary:
-        s.arrive(broker, 10, "a", 1)
-        s.fetch(broker, 20, "a", 1)
-        s.arrive(broker, 11, "gone", 2)
-        secondary("send", 12, s.backlog, "c", seq=1, cause="app")
-        secondary("receive", 30, s.backlog, "c", seq=1, cause="syphon")("settle", 31, s.backlog, seq=1, cause="syphon")
-        s.arrive(broker, 31, "c", 3, cause="syphon")
-        s.fetch(broker, 32, "c", 3)
-
-
-@scenario(sent=1)
-def refused_to_the_caller(s: Stage) -> None:
-    with s.client() as client, s.broker() as broker:
-        client("send", 10, s.entity, "a", outcome="OperationTimeoutError")
-        broker("manage", 10, "x")
-
-
-@scenario(sent=1, confirmed=1, diverted=1, carried_home=1, received=1)
-def a_rotated_file_that_names_no_primary(s: Stage) -> None:
-    with s.client() as first, s.client(number=2) as second, s.broker() as broker:
-        first("state", 9, s.entity, from_="healthy", to="failed over")
-        s.away(second, 10, "a")
-        s.arrive(broker, 30, "a", 1, cause="syphon")
-        s.fetch(broker, 40, "a", 1)
 
 
 @pytest.fixture(scope="module")
@@ -404,6 +68,7 @@ def test_the_ids_are_named_and_the_reasons_said(audited: Audit) -> None:
     assert details["dropped-by-the-syphon", "gone"][0] == "lost"
     assert "never came home" in details["dropped-by-the-syphon", "gone"][1]
     assert "no longer there" in details["vanished-in-the-backlog", "gone"][1]
+    assert details["by-the-receivers-alone", "gone"][0] == "unknown"
     assert "it may still be there" in details["by-the-receivers-alone", "gone"][1]
     assert details["cut-by-a-kill", "before"][0] == "unknown"
     assert details["cut-by-a-kill", "after"][0] == "lost"
@@ -413,6 +78,29 @@ def test_the_ids_are_named_and_the_reasons_said(audited: Audit) -> None:
     assert "only-clients-orders: 2 unknown: diverted, not seen at home, and no secondary's ledger" in notes
     assert "nobody-received-too: 1 unknown: no receiver's ledger and no broker's ledger of the primary" in notes
     assert "misses 7 events" in notes and "cut by a kill" in notes
+
+
+def test_missing_files_are_said(audited: Audit, root: Path) -> None:
+    found = {}
+    for each in audited.summary["missing_files"]:
+        after, before = (Path(file) if file else None for file in (each["after"], each["before"]))
+        scene = (after or before or root).relative_to(root).parts[0]
+        names = after and after.name, before and before.name
+        found[each["writer"], scene] = each["files"], *names, each["since"], each["until"]
+    assert found == {
+        ("broker", "a-middle-file-missing"): (
+            1, "broker-20-000001.jsonl", "broker-20-000003.jsonl", 40, 60
+        ),
+        ("broker", "the-first-file-missing"): (1, None, "broker-20-000002.jsonl", None, 60),
+        ("broker", "the-last-file-missing"): (None, "broker-20-000001.jsonl", None, 40, None),
+        ("broker", "a-file-missing-before-a-restart-of-an-earlier-version"): (
+            None, "broker-20-000001.jsonl", "broker-20-000003.jsonl", 40, 60
+        ),
+        ("client", "a-clients-file-missing"): (2, "client-10-000001.jsonl", "client-10-000004.jsonl", 30, 60),
+    }  # fmt: skip
+    notes = "\n".join(audited.summary["notes"])
+    assert "1 file of a ledger (broker) missing after " in notes
+    assert audited.table().startswith(f"lost {audited.summary['lost']}, unknown {audited.summary['unknown']} and what ")
 
 
 def test_the_counts_are_sums_and_the_exit_code_says_lost(audited: Audit) -> None:
@@ -457,6 +145,9 @@ def test_p51_compacted_ledgers_say_the_same_as_their_lines(
     assert str(killed) in copy
     for summary in (found, sends, billed):
         summary["notes"] = [_as_lines(note, tmp_path / "ledgers", root) for note in summary["notes"] if note != copy]
+    for missing in found["missing_files"]:
+        for end in ("after", "before"):
+            missing[end] = missing[end] and _as_lines(missing[end], tmp_path / "ledgers", root)
     assert sorted(found.pop("notes")) == sorted(audited.summary["notes"])
     assert found == {name: value for name, value in audited.summary.items() if name != "notes"}
     assert sends == availability(ledgers).summary
@@ -751,10 +442,10 @@ class TestRealOutage:
         assert counts["received"] == real_outage.SENT
         assert found.exit_code == 1
 
-    def test_the_receivers_ledgers_alone_find_the_same(self, spark: Any, story: real_outage.Story) -> None:
+    def test_with_the_receivers_ledgers_alone_it_is_unknown(self, spark: Any, story: real_outage.Story) -> None:
         with read_ledgers(spark, story.secondary, story.sender, story.receiver) as read:
             found = audit(read)
-        assert found.summary["ids"]["lost"] == [story.taken]
+        assert (found.summary["ids"]["lost"], found.summary["ids"]["unknown"]) == ([], [story.taken])
         assert found.summary["ids"]["doubled"] == [story.doubled]
 
     def test_without_the_ledgers_of_those_who_received_it_is_unknown(

@@ -201,7 +201,7 @@ class NamespaceServer:
         counters = self._broker.metrics.namespace(self.name)
         ledger = None
         if self._broker.keeps_ledger:
-            ledger = LedgerWriter(self.folder / "ledger", "broker", clock=self.clock, aside=True)
+            ledger = LedgerWriter(self.folder / "ledger", "broker", clock=self.clock, aside=True, continues=True)
             self._ends.push_async_callback(asyncio.to_thread, ledger.close)
             self._every(_LEDGER_FLUSH_S, ledger.flush_aside)
         self.recorder = Recorder(self.name, counters, ledger, self.clock)

@@ -26,6 +26,8 @@ ENDED = Watch(0.0, 100.0, True)
         ([Watch(0.0, 40.0, False, asked=35.0)], 36.0, "cut"),
         ([Watch(0.0, 40.0, False), Watch(45.0, 90.0, False, asked=80.0)], 30.0, "cut"),
         ([Watch(0.0, 40.0, False), Watch(45.0, 90.0, False, asked=80.0)], 60.0, None),
+        # what was left by a look and isn't by a later one may have gone in the lines that are missing
+        ([Watch(0.0, 40.0, False, asked=35.0), Watch(45.0, 90.0, False, asked=80.0)], 30.0, "cut"),
         ([Watch(0.0, 100.0, True, gap=50.0)], 50.0, "cut"),
         ([Watch(0.0, 100.0, True, gap=50.0)], 51.0, None),
         # a spoilt line in the middle of a file: nobody knows which
@@ -38,6 +40,22 @@ def test_what_can_t_be_told_of_a_message(watches: list[Watch], t: float, reason:
     found = coverage(watches)
     is_blind = any(after < t <= until for after, until in found.blind)
     assert reason == ("later" if t < found.since else "cut" if is_blind else "ended" if t > found.until else None)
+
+
+@pytest.mark.parametrize(
+    ("missing", "blind"),
+    [
+        ((100.0, 140.0), (-inf, 140.0)),
+        # as soon as another file begins: one broker at a time writes them
+        ((100.0, inf), (-inf, 140.0)),
+        ((-inf, 0.0), (-inf, 0.0)),
+        ((200.0, inf), (-inf, inf)),
+    ],
+)
+def test_a_missing_file_blinds_for_all_that_was_sent_before_its_end(
+    missing: tuple[float, float], blind: tuple[float, float]
+) -> None:
+    assert coverage([ENDED, Watch(140.0, 200.0, True)], [missing]).blind == (blind,)
 
 
 def test_spells_are_merged() -> None:

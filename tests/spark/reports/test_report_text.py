@@ -20,7 +20,7 @@ def summary(**given: Any) -> dict[str, Any]:
     counts = {name: given.get(name, 0) for name in COUNTS}
     return {
         **counts, "late_s": 60.0, "start": 0.0, "end": 61.0, "entities": {"orders": counts},
-        "ids": {name: [] for name in FINDINGS}, "findings": [], "notes": [], **given,
+        "ids": {name: [] for name in FINDINGS}, "findings": [], "missing_files": [], "notes": [], **given,
     }  # fmt: skip
 
 
@@ -60,6 +60,13 @@ def test_it_reads_at_a_hundred_columns() -> None:
     big = dict.fromkeys(COUNTS, 123_456)
     text = audit_table(summary(**big, notes=["orders: 3 unknown: " + "the words of a reason " * 8]))
     assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_missing_files_are_in_the_first_line() -> None:
+    text = audit_table(summary(confirmed=3, unknown=2, missing_files=[{"files": 1}]))
+    assert text.splitlines()[0] == (
+        "lost 0, unknown 2 and what the missing ledger files tell, duplicated 0 of 3 confirmed messages"
+    )
 
 
 def test_several_entities_have_a_sum() -> None:

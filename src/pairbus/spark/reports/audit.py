@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from functools import partial
+from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -18,9 +19,10 @@ from pairbus.spark.runtime.locations import below
 from . import audit_rules as rules
 from . import event_location
 from .coverage import Coverage, Watch, coverage, last_snapshot_since
+from .ledger_files.file_facts import MissingFiles
 from .ledgers import Ledgers, small_table, write_rows
 from .report_text import audit_table
-from .results import AuditSummary, counts_of
+from .results import AuditSummary, Missing, counts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -70,12 +72,13 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is lost as far as anyone can tell; `summary["unknown"]` says how far that is not."""
+        """Whether nothing is lost as far as anyone can tell; `summary["unknown"]` and `summary["missing_files"]` say
+        how far that is not."""
         return self.summary["lost"] == 0
 
     @property
     def exit_code(self) -> int:
-        return rules.exit_code(self.summary["lost"], self.summary["unknown"])
+        return rules.exit_code(self.summary["lost"], self.summary["unknown"], len(self.summary["missing_files"]))
 
     def to_json(self) -> str:
         return json.dumps(self.summary)
@@ -456,11 +459,12 @@ def _snapshots(ledgers: Ledgers) -> list[tuple[str, float]]:
 
 
 def _watched(ledgers: Ledgers, messages: DataFrame) -> DataFrame:
-    """Add for each of the three watchers (`p`, `r`, `s`) whether, since and until when, and the blind spells."""
+    """Add for both brokers (`p`, `s`) whether, since and until when they watched, and the blind spells; for receivers
+    (`r`) whether."""
     from pyspark.sql import functions as F
 
     by_ns: dict[tuple[str, ...], set[str]] = {}
-    by_place: dict[tuple[str, ...], set[str]] = {}
+    receivers: set[tuple[str, str]] = set()
     hosts: dict[tuple[str, ...], set[str]] = {}
     asked: dict[str, float] = {}
     for fact in ledgers.facts:
@@ -471,34 +475,31 @@ def _watched(ledgers: Ledgers, messages: DataFrame) -> DataFrame:
             if fact.asked is not None:
                 asked[fact.file] = max(fact.asked, asked.get(fact.file, fact.asked))
         elif fact.receives and not fact.in_backlog:
-            by_place.setdefault((fact.home, fact.place), set()).add(fact.file)
+            receivers.add((fact.home, fact.place))
     by_home = {home: set().union(*(by_ns[ns,] for ns in names)) for home, names in hosts.items()}
 
-    def watches(names: Iterable[str], ask: bool) -> list[Watch]:
-        return [
-            Watch(file.started, file.last, file.ended, asked.get(name) if ask else None, file.gap, file.bad_lines)
-            for name in sorted(names)
-            for file in [ledgers.file_facts[name]]
-        ]
+    def rows(by: dict[tuple[str, ...], set[str]]) -> dict[tuple[str, ...], tuple[Any, ...]]:
+        return {key: _as_row(coverage(watches(names), missing(names))) for key, names in by.items()}
 
-    def rows(by: dict[tuple[str, ...], set[str]], ask: bool) -> dict[tuple[str, ...], tuple[Any, ...]]:
-        return {key: _as_row(coverage(watches(names, ask))) for key, names in by.items()}
+    def watches(names: Iterable[str]) -> list[Watch]:
+        files = [ledgers.file_facts[name] for name in sorted(names)]
+        return [Watch(f.started, f.last, f.ended, asked.get(f.file), f.gap, f.bad_lines) for f in files]
 
-    primaries, receivers, backlogs = rows(by_ns, True), rows(by_place, False), rows(by_home, True)
+    def missing(names: set[str]) -> list[tuple[float, float]]:
+        return [(each.since, each.until) for each in ledgers.missing_files if {each.after, each.before} & names]
+
+    primaries, backlogs = rows(by_ns), rows(by_home)
     nobody = (False, None, None, None)
     homes, places = ledgers.numbers.homes.numbers, ledgers.numbers.places.numbers
     of_homes = {k: (*primaries.get(k, nobody), *backlogs.get(k, nobody)) for k in {**primaries, **backlogs}}
+    by_home_no = [(homes[home], *each) for (home,), each in of_homes.items() if home in homes]
+    by_place_no = [(homes[home], places[place], True) for home, place in sorted(receivers) if place in places]
     result = messages
-    for keys, table in (
-        (("home_no",), [(homes[home], *each) for (home,), each in of_homes.items() if home in homes]),
-        (
-            ("home_no", "place_no"),
-            [(homes[home], places[place], *each) for (home, place), each in receivers.items() if place in places],
-        ),
+    for keys, table, columns in (
+        (["home_no"], by_home_no, ", ".join(["home_no int", *(_COVERAGE.format(who=who) for who in ("p", "s"))])),
+        (["home_no", "place_no"], by_place_no, "home_no int, place_no int, r_known boolean"),
     ):
-        whose = ("p", "s") if len(keys) == 1 else ("r",)
-        columns = ", ".join([*(f"{key} int" for key in keys), *(_COVERAGE.format(who=who) for who in whose)])
-        result = result.join(F.broadcast(small_table(ledgers.spark, table, columns)), list(keys), "left")
+        result = result.join(F.broadcast(small_table(ledgers.spark, table, columns)), keys, "left")
     return result.withColumns({f"{who}_known": F.expr(f"coalesce({who}_known, false)") for who in ("p", "r", "s")})
 
 
@@ -578,9 +579,19 @@ def _summary(ledgers: Ledgers, messages: DataFrame, late_s: float, ids: int) -> 
             {name: row[name] for name in ("finding", "entity", "mid", "detail", "sent_at", "received_at")}
             for row in first
         ],
+        "missing_files": [_as_json(each) for each in ledgers.missing_files],
         "notes": notes,
     }
     return cast(AuditSummary, summary)
+
+
+def _as_json(missing: MissingFiles) -> Missing:
+    """JSON has no infinity: null says that nobody knows."""
+    times = [None if isinf(t) else t for t in (missing.since, missing.until)]
+    return {
+        "writer": missing.writer, "files": missing.files, "after": missing.after, "before": missing.before,
+        "since": times[0], "until": times[1],
+    }  # fmt: skip
 
 
 #: By home and place: the counts, the names, and how many are unknown for each reason.

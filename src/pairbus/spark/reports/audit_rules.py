@@ -42,16 +42,14 @@ NUMBERS: Final[Mapping[str, str]] = {
 }
 
 _BLIND: Final = "exists({who}_blind, s -> {at} > s.after and {at} <= s.until)"
-#: Why a missing message is lost, or why nobody can tell. `p` is the primary's broker, `r` the receivers' ledgers of
-#: that entity, `s` the broker that holds the backlog; {who}_cut: a blind spell covers the time.
+#: Why a missing message is lost, or why nobody can tell. `p` is the primary's broker, `s` the one that holds the
+#: backlog; {who}_cut: a blind spell covers the time. `r_known`: a receiver of that entity has a ledger.
 _AT_HOME: Final = (
     "case when p_known then"
     " case when home_at < p_since then 'broker-later' when p_cut then 'broker-cut'"
     " when home_at > p_until then 'broker-ended' else '{lost}' end"
-    " when r_known then"
-    " case when r_cut then 'receiver-cut' when home_at > r_until then 'receiver-ended'"
-    " when found > 0 then 'repeated' else '{lost_unseen}' end"
-    " else 'nobody-watched' end"
+    # Nobody can tell then whether it is still there, expired or a dead letter.
+    " when not r_known then 'nobody-watched' when found > 0 then 'repeated' else 'not-received' end"
 )
 REASON: Final = (
     "case when missing = 0 then null when not named then 'no-id'"
@@ -59,17 +57,16 @@ REASON: Final = (
     " case when not s_known then 'no-backlog-ledger' when sent_at < s_since then 'backlog-later'"
     " when s_cut then 'backlog-cut' when sent_at > s_until then 'backlog-ended'"
     " when x_send = 0 then 'not-in-backlog' when x_taken = 0 then 'gone-from-backlog'"
-    " else " + _AT_HOME.format(lost="taken-not-home", lost_unseen="taken-not-home") + " end"
-    " else " + _AT_HOME.format(lost="gone", lost_unseen="not-received") + " end"
+    " else " + _AT_HOME.format(lost="taken-not-home") + " end"
+    " else " + _AT_HOME.format(lost="gone") + " end"
 )
 BLIND: Final[Mapping[str, str]] = {
     f"{who}_cut": f"coalesce({_BLIND.format(who=who, at=at)}, false)"
-    for who, at in (("p", "home_at"), ("r", "home_at"), ("s", "sent_at"))
+    for who, at in (("p", "home_at"), ("s", "sent_at"))
 }
 
 LOST: Final[Mapping[str, str]] = {
     "gone": "confirmed, and the primary has neither delivered it nor has it still",
-    "not-received": "confirmed, and no receiver's ledger has it (no broker's ledger: it may still be there)",
     "taken-not-home": "taken from the backlog, and it never came home",
     "not-in-backlog": "confirmed, and the secondary's ledger knows nothing of it",
     "gone-from-backlog": "confirmed by the backlog, and no longer there, though nobody took it",
@@ -77,23 +74,24 @@ LOST: Final[Mapping[str, str]] = {
 UNKNOWN: Final[Mapping[str, str]] = {
     "nobody-watched": "no receiver's ledger and no broker's ledger of the primary",
     "broker-later": "the primary's ledger begins only after it was sent",
-    "broker-cut": "the primary's ledger was cut, has a gap, or is still being written and nobody asked what is left",
+    "not-received": "no receiver's ledger has it; it may still be there, have expired or be a dead letter, which only "
+    "the ledger of the primary's broker tells",
+    "broker-cut": "the primary's ledger was cut, has a gap, lacks a file, or is still being written and nobody asked "
+    "what is left",
     "broker-ended": "the primary's ledger ends before it was sent",
-    "receiver-cut": "a receiver's ledger was cut or has a gap, and there is no broker's",
-    "receiver-ended": "the receivers' ledgers end before it was sent, and there is no broker's",
     "repeated": "its id was sent more often than received: duplicate detection or loss; a broker's ledger would tell",
     "no-backlog-ledger": "diverted, not seen at home, and no secondary's ledger says whether it is still there",
     "backlog-later": "diverted, and the secondary's ledger begins only after it was sent",
-    "backlog-cut": "diverted, and the secondary's ledger was cut, has a gap, or nobody asked it what is left",
+    "backlog-cut": "diverted, and the secondary's ledger was cut, has a gap, lacks a file, or nobody asked it what is "
+    "left",
     "backlog-ended": "diverted, and the secondary's ledger ends before it was sent",
     "no-id": "sent without a message id",
 }
 #: What would make it known; shown once for each reason that occurs.
 REMEDY: Final[Mapping[str, str]] = {
     "nobody-watched": "add the ledger of a receiver (ledger=FOLDER) or of the primary's broker (--ledger)",
-    "broker-cut": "stop the broker cleanly, or ask it what is left, and audit again",
-    "receiver-cut": "peek the entity: pairbus peek",
-    "receiver-ended": "receive, or peek the entity, and audit again",
+    "not-received": "receive, or peek the entity and its dead-letter queue with pairbus peek",
+    "broker-cut": "stop the broker cleanly, or ask it what is left, and audit again with all of its files",
     "no-backlog-ledger": "add the secondary's ledger, or look with pairbus backlog",
     "backlog-cut": "stop the secondary cleanly, or ask it what is left, or look with pairbus backlog",
     "no-id": "leave assign_message_id on",
@@ -134,6 +132,6 @@ def file_note(file: str, writer: str, cut: bool, gap_events: int, bad_lines: int
     return f"{file} ({writer}) {'; '.join(wrong)}" if wrong else None
 
 
-def exit_code(lost: int, unknown: int) -> int:
+def exit_code(lost: int, unknown: int, missing_files: int) -> int:
     """0: nothing is lost. 1: something is. 3: nobody can tell, which must not look like "nothing" to a script."""
-    return 1 if lost else 3 if unknown else 0
+    return 1 if lost else 3 if unknown or missing_files else 0

@@ -2,7 +2,7 @@
 
 Pure. A file without its last line was cut by a kill, or is being written: what happened to a message that was sent
 before the cut may be in the lines that are missing. A broker that was asked what is left (`left`) has told all up to
-then. A gap blinds for everything that was sent before it.
+then, as long as it is not asked again. A gap, or a file that is missing, blinds for everything that was sent before it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ class Coverage:
     blind: tuple[tuple[float, float], ...]
 
 
-def coverage(watches: Iterable[Watch]) -> Coverage:
-    """Return what several files of one place together cover."""
+def coverage(watches: Iterable[Watch], missing: Iterable[tuple[float, float]] = ()) -> Coverage:
+    """Return what several files of one place together cover. `missing`: since and until when files that are missing may
+    tell of it; they end where the next one begins, since one broker at a time writes them."""
     every = list(watches)
-    spells: list[tuple[float, float]] = []
+    starts = [each.started for each in every]
+    spells = [(-inf, min((start for start in starts if start > since), default=until)) for since, until in missing]
     until = -inf
     for each in every:
         if each.gap is not None:
@@ -50,10 +52,11 @@ def coverage(watches: Iterable[Watch]) -> Coverage:
             if each.bad_lines:
                 spells.append((-inf, each.last))
         else:
-            asked = -inf if each.asked is None else each.asked
+            # What was left then and is gone by a later look may have gone in the lines that are missing.
+            asked = -inf if each.asked is None or each.started < max(starts) else each.asked
             until = max(until, asked)
             spells.append((asked, each.last + CUT_S))
-    return Coverage(min((each.started for each in every), default=inf), until, merged(spells))
+    return Coverage(min(starts, default=inf), until, merged(spells))
 
 
 def merged(spells: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:

@@ -14,7 +14,6 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -27,6 +26,7 @@ from pairbus.spark.runtime.session import is_local
 
 from . import event_location, event_numbers
 from .ledger_files.copies import Contents, copies
+from .ledger_files.file_facts import FileFacts, MissingFiles, missing_files
 from .ledger_files.line_blocks import LINE, NotAsIs, first_line_of
 from .ledger_files.staging import Stage
 
@@ -39,7 +39,7 @@ EVENTS: Final = (
 )  # fmt: skip
 FILES: Final = (
     "file string, writer string, pid bigint, started double, last double, ended boolean, cut boolean, "
-    "gap_events bigint, bad_lines bigint"
+    "gap_events bigint, bad_lines bigint, rotated boolean, series string, number int"
 )
 #: Names of the two tables in a folder of Parquet.
 TABLES: Final = ("events", "files")
@@ -54,24 +54,6 @@ _FIRST_LINE_MAX: Final = 4096
 
 class BadLedger(PairbusError):
     """Something that was given as a ledger is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileFacts:
-    """What is known of a file as a whole; `gap`: when its last gap was."""
-
-    file: str
-    writer: str
-    started: float
-    last: float
-    ended: bool
-    gap_events: int
-    bad_lines: int
-    gap: float | None
-
-    @property
-    def note(self) -> tuple[str, str, bool, int, int]:
-        return self.file, self.writer, not self.ended, self.gap_events, self.bad_lines
 
 
 class Ledgers:
@@ -89,7 +71,7 @@ class Ledgers:
         """`lines`: where there is nothing else, they have been counted when they were read. `notes`: what was given and
         is not among the files, and why."""
         self.spark = spark
-        self.notes = list(notes)
+        self._left_out = notes
         self.events = events
         self.files = files
         self._lines = lines
@@ -135,12 +117,20 @@ class Ledgers:
             if fact.gap is not None:
                 gaps[fact.file] = max(fact.gap, gaps.get(fact.file, fact.gap))
         return {
-            row["file"]: FileFacts(
-                row["file"], row["writer"], row["started"], row["last"], row["ended"], row["gap_events"],
-                row["bad_lines"], gaps.get(row["file"]),
-            )
+            row["file"]: FileFacts(gap=gaps.get(row["file"]), **{name: row[name] for name in _FILE_FACTS})
             for row in sorted(self.files.collect(), key=lambda row: row["file"])
-        }  # fmt: skip
+        }
+
+    @cached_property
+    def missing_files(self) -> list[MissingFiles]:
+        """The files that are missing, but for those from before the first event."""
+        start, _ = self.span
+        return [each for each in missing_files(self.file_facts.values()) if start is not None and each.until > start]
+
+    @property
+    def notes(self) -> list[str]:
+        """What is not among the files, and why."""
+        return [*self._left_out, *(each.note for each in self.missing_files)]
 
     @property
     def span(self) -> tuple[float | None, float | None]:
@@ -379,10 +369,14 @@ def _empty(path: Path | str) -> str:
     return f"{path} is empty and left out: what its writer did is unknown"
 
 
+_FILE_FACTS: Final = (
+    "file", "writer", "pid", "started", "last", "ended", "rotated", "gap_events", "bad_lines", "series", "number",
+)  # fmt: skip
 #: Of a file as a whole: as counted from lines, and as summed up from those.
 _OF_FILES: Final[Mapping[str, tuple[str, str]]] = {
     "started": ("min(if(schema is not null, t, null))", "min(started)"),
     "ends": ("count_if(kind = 'end')", "sum(ends)"),
+    "rotated": ("count_if(kind = 'end' and reason = 'rotated')", "sum(rotated)"),
     "gap_events": ("sum(if(kind = 'gap', events, 0))", "sum(gap_events)"),
     "bad_lines": ("count(_bad)", "sum(bad_lines)"),
     **_LINES,
@@ -401,7 +395,8 @@ def _read_lines(
         raw = raw.unionByName(more)
     raw = raw.selectExpr("*", "schema is null and _bad is null and kind is not null as is_event")
     # One pass tells the files, and counts what they say: a row for each file and place.
-    found = [row.asDict() for row in _counted(raw, ("uri", "schema", "writer", "pid", "is_event"), _OF_FILES).collect()]
+    of_files = ("uri", "schema", "writer", "pid", "series", "number", "is_event")
+    found = [row.asDict() for row in _counted(raw, of_files, _OF_FILES).collect()]
     by_file: dict[str, list[dict[str, Any]]] = {}
     for row in found:
         row["file"] = names.get(file := file_name(row["uri"]), file)
@@ -425,10 +420,13 @@ def _read_lines(
         ended = any(row["ends"] for row in told)
         rows.append(
             (file, writer, pid, contents[file].started, _most(told, "last"), ended, not ended,
-             sum(row["gap_events"] or 0 for row in told), sum(row["bad_lines"] for row in told))
+             sum(row["gap_events"] or 0 for row in told), sum(row["bad_lines"] for row in told),
+             any(row["rotated"] for row in told), _most(told, "series"), _most(told, "number"))
         )  # fmt: skip
     writers = {row[0]: (row[1], row[2]) for row in rows}
-    table = raw.where("is_event").drop("writer", "pid", "schema", "pairbus", "events", "_bad", "is_event")
+    table = raw.where("is_event").drop(
+        "writer", "pid", "schema", "pairbus", "series", "number", "events", "_bad", "is_event"
+    )
     counted = [
         {**row, "by_broker": writers[row["file"]][0] == event_location.BROKER} for row in found if row["is_event"]
     ]
@@ -506,7 +504,8 @@ def _parquet(spark: SparkSession, root: str) -> Table | None:
     from pyspark.errors import AnalysisException
 
     try:
-        return spark.read.parquet(f"{root}/events").select(*EVENTS), spark.read.parquet(f"{root}/files")
+        # An earlier version wrote fewer columns; which of its files ended as rotated is unknown then.
+        return spark.read.parquet(f"{root}/events").select(*EVENTS), spark.read.schema(FILES).parquet(f"{root}/files")
     except AnalysisException:
         return None
 

@@ -33,8 +33,9 @@ _NAMED: Final = ("lost", "unknown", "doubled")
 
 def audit_table(summary: AuditSummary) -> str:
     confirmed, in_all = summary["confirmed"], counts_of(summary)
+    more = " and what the missing ledger files tell" if summary["missing_files"] else ""
     lines = [
-        f"lost {summary['lost']:,}, unknown {summary['unknown']:,}, duplicated {summary['doubled']:,}"
+        f"lost {summary['lost']:,}, unknown {summary['unknown']:,}{more}, duplicated {summary['doubled']:,}"
         f" of {confirmed:,} confirmed {'message' if confirmed == 1 else 'messages'}"
     ]
     if summary["start"] is not None:

@@ -50,6 +50,17 @@ class Finding(TypedDict):
     received_at: float | None
 
 
+class Missing(TypedDict):
+    """Ledger files that are missing: how many (None: nobody knows), between which, and from when to when they tell."""
+
+    writer: str
+    files: int | None
+    after: str | None
+    before: str | None
+    since: float | None
+    until: float | None
+
+
 class AuditSummary(AuditCounts):
     late_s: float
     start: float | None
@@ -57,6 +68,7 @@ class AuditSummary(AuditCounts):
     entities: dict[str, AuditCounts]
     ids: dict[str, list[str]]
     findings: list[Finding]
+    missing_files: list[Missing]
     notes: list[str]
 
 

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import parquet
 
-#: A line as the reports read it: an event, or a file's first line (schema, writer, pid, t, pairbus) or last (reason,
-#: events). `_bad` is a line that is none.
+#: A line as the reports read it: an event, or a file's first line (schema, writer, pid, t, pairbus, series,
+#: number) or last (reason, events). `_bad` is a line that is none.
 LINE: Final = (
     "t double, kind string, ns string, entity string, mid string, seq bigint, bytes bigint, units bigint, "
     "outcome string, ms double, cause string, queue int, `from` string, `to` string, reason string, events bigint, "
-    "schema int, writer string, pid bigint, pairbus string, _bad string"
+    "schema int, writer string, pid bigint, pairbus string, series string, number int, _bad string"
 )
 #: What the reports do not read of a line, and people might.
 _UNREPORTED: Final = "rule string, why string, given_ms double"
 #: Columns with few values. Ids and times are written as they are: a dictionary of them takes more room than it saves.
 _REPEATED: Final = (
     "kind", "ns", "entity", "units", "outcome", "cause", "queue", "from", "to", "reason", "schema", "writer",
-    "pairbus", "rule", "why",
+    "pairbus", "series", "rule", "why",
 )  # fmt: skip
 #: In the metadata of a compacted file: what it was made of.
 FIRST_LINE, SOURCE_BYTES = b"pairbus.first_line", b"pairbus.source_bytes"
