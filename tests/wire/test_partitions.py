@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +31,7 @@ ENTITIES = st.dictionaries(PARTITIONS, COUNTS).map(
 class Asked:
     """An entity with messages of these numbers, which counts how often it was asked."""
 
-    def __init__(self, numbers: list[int]) -> None:
+    def __init__(self, numbers: Sequence[int]) -> None:
         self.numbers = numbers
         self.questions = 0
 

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -35,17 +37,33 @@ def test_before_spark_4_2_without_a_start_all_is_read_at_any_rate_and_the_end_ne
 ) -> None:
     there = [1, 2, 3]
     stream = PeekStream(parse({"connectionString": "Endpoint=sb://x", "maxRate": "1"}, {}), lambda: ["a"])
-    monkeypatch.setattr(stream, "_first_from", lambda entity, number: Asked(there)(number))
-    assert stream.latestOffset() == stream.latestOffset() == {"a": 4}
+    holds(monkeypatch, stream, there)
+    assert stream.latestOffset() == stream.latestOffset() == {"a": 4, **TIMES}
     there.clear()  # somebody took them away
-    assert stream.latestOffset() == {"a": 4}
+    assert stream.latestOffset() == {"a": 4, **TIMES}
     there.append(4)
-    assert stream.latestOffset() == {"a": 5}
+    assert stream.latestOffset() == {"a": 5, **TIMES}
+
+
+#: What offsets hold beside the places in a world without time.
+TIMES: dict[str, object] = {"$enqueued": {"a": {"0": 0}}}
+
+
+def holds(monkeypatch: pytest.MonkeyPatch, stream: PeekStream, there: Sequence[int]) -> None:
+    """Have a stream read messages with these numbers, all enqueued at the same time, without a broker."""
+    monkeypatch.setattr(stream, "_first_from", lambda entity, number: Asked(there)(number))
+    monkeypatch.setattr(stream, "_oldest", lambda lane, number: (there[0], 0) if there else None)
+    monkeypatch.setattr(stream, "_time_before", lambda lane, first, stop: 0)
+
+
+def places(offset: Any) -> dict[str, Any]:
+    """An offset without its times."""
+    return {name: value for name, value in offset.items() if name != "$enqueued"}
 
 
 def test_a_stream_keeps_to_its_rate_and_saves_up_no_more_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = PeekStream(parse({"connectionString": "Endpoint=sb://x", "maxRate": "10"}, {}), lambda: ["a"])
-    monkeypatch.setattr(stream, "_first_from", lambda entity, number: number if number < 1 << 48 else None)
+    holds(monkeypatch, stream, range(1, 10_000))
     at, seen = stream.initialOffset(), []
     for now in (0.0, 0.5, 1.0, 1.9, 2.0, 100.0, 100.4, 100.5):
         monkeypatch.setattr(stream_module, "time", SimpleNamespace(monotonic=lambda now=now: now))
@@ -74,12 +92,12 @@ def test_a_run_over_what_is_there_waits_for_its_rate_instead_of_ending_early(mon
     clock, there = _Time(), range(1_000_001, 1_000_051)
     monkeypatch.setattr(stream_module, "time", clock)
     stream = PeekStream(parse({"connectionString": "Endpoint=sb://x", "maxRate": "10"}, {}), lambda: ["a"])
-    monkeypatch.setattr(stream, "_first_from", lambda entity, number: Asked(list(there))(number))
+    holds(monkeypatch, stream, there)
     stream.prepareForTriggerAvailableNow()
     at, steps = stream.initialOffset(), 0
     while (end := stream.latestOffset(at, SimpleNamespace(max_rows=1000))) != at:
         at, steps = end, steps + 1
-    assert at == {"a": 1_000_051}
+    assert places(at) == {"a": 1_000_051}
     assert steps == 5
     assert clock.now == pytest.approx(4.0, abs=1.1), "fifty messages at ten a second"
 
@@ -102,7 +120,7 @@ def test_an_entity_that_is_made_while_a_stream_runs_is_found(
         assert stream.latestOffset(start) == start
         now = 31.0
         end = stream.latestOffset(start)
-        assert end == {"late-1": 1, "late-2": 2}
+        assert places(end) == {"late-1": 1, "late-2": 2}
         (partition,) = stream.partitions(start, end)
         assert [batch.num_rows for batch in stream.read(partition)] == [1]
         admin.delete_queue("late-2")
@@ -112,13 +130,14 @@ def test_an_entity_that_is_made_while_a_stream_runs_is_found(
 def test_a_stream_ends_at_its_last_sequence_number(monkeypatch: pytest.MonkeyPatch) -> None:
     options = parse({"connectionString": "Endpoint=sb://x", "fromSequenceNumber": "3", "toSequenceNumber": "7"}, {})
     stream = PeekStream(options, lambda: ["a", "b"])
-    monkeypatch.setattr(stream, "_first_from", lambda entity, number: Asked(list(range(1, 20)))(number))
+    holds(monkeypatch, stream, range(1, 20))
     start = stream.initialOffset()
-    assert stream.latestOffset(start) == {"a": 8, "b": 8}
-    assert stream.latestOffset({"a": 8, "b": 8}) == {"a": 8, "b": 8}
-    assert stream.latestOffset() == {"a": 8, "b": 8}, "before Spark 4.2"
+    end = stream.latestOffset(start)
+    assert places(end) == {"a": 8, "b": 8}
+    assert stream.latestOffset(end) == end
+    assert stream.latestOffset() == end, "before Spark 4.2"
     stream.prepareForTriggerAvailableNow()
-    assert stream.latestOffset(start) == {"a": 8, "b": 8}
+    assert stream.latestOffset(start) == end
 
 
 @pytest.mark.parametrize("name", ["fromSequenceNumber", "toSequenceNumber"])
@@ -140,7 +159,7 @@ def test_a_delete_stream_removes_what_it_has_read_and_nothing_else(
     given = {"connectionString": pair.primary.connection_string, "fromSequenceNumber": begin, "toSequenceNumber": "7"}
     stream = DeleteStream(parse(given, {}), lambda: ["some"])
     end = stream.latestOffset(stream.initialOffset())
-    assert end == {"some": 8}
+    assert places(end) == {"some": 8}
     assert stream.latestOffset(end) == end
     found = [read(each) for each in peeked(pair.primary, "some")]
     assert [row["sequence_number"] for row in found] == left and not any(row.get("delivery_count") for row in found)
@@ -154,16 +173,17 @@ def test_a_checkpoint_of_another_stream_is_refused_and_removes_nothing(
     for entity in ("some", "others"):
         send_keyed(pair, entity, KEYS[:5], "x")
     ended = stream_of(pair, "peek", "some").latestOffset({"some": 1})
-    assert ended == {"some": 6}
+    assert places(ended) == {"some": 6}
     words = "of a stream of some, and this one reads others; give each stream a checkpointLocation of its own"
     with pytest.raises(InvalidOption, match=words):
         stream_of(pair, kind, "others").latestOffset(ended)
     with pytest.raises(InvalidOption, match=words):
         stream_of(pair, kind, "others").partitions({"some": 1}, ended)
-    both = {"some": 6, "others": 3}  # of a stream that read both, and now reads one
-    stream = stream_of(pair, kind, "others")
+    second = stream_of(pair, "peek", "others").latestOffset({"others": 1}, SimpleNamespace(max_rows=2))
+    both = {**ended, **second, "$enqueued": {**ended["$enqueued"], **second["$enqueued"]}}
+    stream = stream_of(pair, kind, "others")  # of a stream that read both, and now reads one
     end = stream.latestOffset(both)
-    assert end == {"some": 6, "others": 6} and len(bodies(stream, both, end)) == 3
+    assert places(end) == {"some": 6, "others": 6} and len(bodies(stream, both, end)) == 3
     stream.commit(end)
     assert [len(peeked(pair.primary, each)) for each in ("some", "others")] == [5, 0 if kind == "delete" else 5]
 
@@ -174,10 +194,11 @@ def test_a_checkpoint_goes_on_where_its_entity_is_spelled_in_another_letter_case
 ) -> None:
     make_queue(pair.primary, "some")
     send_keyed(pair, "some", KEYS[:5], "x")
-    start: dict[str, object] = {"some": 4}
+    start = stream_of(pair, "peek", "some").latestOffset({"some": 1}, SimpleNamespace(max_rows=3))
+    assert places(start) == {"some": 4}
     stream = stream_of(pair, kind, "Some")
     end = stream.latestOffset(start)
-    assert end == {"Some": 6} and len(bodies(stream, start, end)) == 2
+    assert places(end) == {"Some": 6} and len(bodies(stream, start, end)) == 2
 
 
 KEYS = [f"key-{number}" for number in range(40)]
@@ -233,9 +254,9 @@ def test_a_partitioned_queue_is_read_whole_while_messages_arrive_in_every_partit
         seen += bodies(stream, at, end)
         at = end
     assert sorted(seen) == sorted(sent)
-    places = at["parts"]
-    assert isinstance(places, dict) and len(places) > 10
-    assert sum(places.values()) - len(places) == len(sent), "the numbers count within each partition"
+    by_partition = at["parts"]
+    assert isinstance(by_partition, dict) and len(by_partition) > 10
+    assert sum(by_partition.values()) - len(by_partition) == len(sent), "the numbers count within each partition"
     assert len(peeked(pair.primary, "parts")) == (0 if kind == "delete" else len(sent))
 
 
@@ -370,10 +391,12 @@ def test_how_far_a_stream_is_behind(pair: Pair, make_queue: MakeQueue, monkeypat
     lag = report.pop("$lag")
     assert lag["messages"] == 30 and lag["entities"]["behind"]["messages"] == 30
     assert 0 <= lag["oldestAgeSeconds"] < 60
-    assert report == stream_of(pair, "peek", "behind").latestOffset({"behind": 1}), "what is there, as an offset"
+    assert report == places(stream_of(pair, "peek", "behind").latestOffset({"behind": 1})), (
+        "what is there, as an offset"
+    )
     end = stream.latestOffset(end)
     caught_up = stream.reportLatestOffset()
-    assert caught_up == {**end, "$lag": {"messages": 0, "oldestAgeSeconds": 0.0, "entities": {}}}
+    assert caught_up == {**places(end), "$lag": {"messages": 0, "oldestAgeSeconds": 0.0, "entities": {}}}
 
 
 @pytest.mark.parametrize("is_partitioned", [False, True])
@@ -406,6 +429,139 @@ def test_a_first_batch_that_was_planned_before_there_was_a_starting_position_run
 ) -> None:
     """Spark asks once more where the stream begins, and has the batch's end from before the option was added."""
     stream = PeekStream(parse({"connectionString": "Endpoint=sb://x", "entity": "a"}, {}), lambda: ["a"])
-    monkeypatch.setattr(stream, "_first_from", lambda entity, number: Asked(list(range(1, 20)))(number))
+    holds(monkeypatch, stream, range(1, 20))
     (found,) = stream.partitions({"a": 5, "$from": {"a": 5}}, {"a": 9})
     assert found == Slice("a", (Range(1, 8),))
+
+
+# -- entities that are deleted and made again
+
+
+def made_again(pair: Pair, name: str, count: int, is_partitioned: bool = False) -> list[str]:
+    """Delete a queue, make it again and fill it; return the bodies."""
+    with admin_of(pair.primary) as admin:
+        admin.delete_queue(name)
+        admin.create_queue(name, enable_partitioning=is_partitioned)
+    keys = [KEYS[number % len(KEYS)] for number in range(count)]
+    send_keyed(pair, name, keys, "new")
+    return sorted(f"new {key}" for key in keys)
+
+
+@pytest.mark.parametrize("is_partitioned", [False, True])
+@pytest.mark.parametrize("count", [7, 100])
+@pytest.mark.parametrize("kind", ["peek", "delete"])
+def test_an_entity_that_was_made_again_is_read_from_its_first_message(
+    pair: Pair, make_queue: MakeQueue, caplog: pytest.LogCaptureFixture, kind: str, count: int, is_partitioned: bool
+) -> None:
+    """With fewer messages than were read before, or with more, so that the numbers have grown beyond the offset."""
+    name = f"again-{kind}-{count}-{is_partitioned}"
+    make_queue(pair.primary, name, enable_partitioning=is_partitioned)
+    send_keyed(pair, name, KEYS, "old")
+    stream = stream_of(pair, kind, name)
+    at = json.loads(json.dumps(stream.latestOffset(stream.initialOffset())))
+    assert len(bodies(stream, {name: 1}, at)) == len(KEYS)
+    new = made_again(pair, name, count, is_partitioned)
+    stream = stream_of(pair, kind, name)  # after a restart
+    end = json.loads(json.dumps(stream.latestOffset(at)))
+    assert len(peeked(pair.primary, name)) == count, "nothing is removed that was not read"
+    assert sorted(bodies(stream, at, end)) == new
+    assert sorted(bodies(stream_of(pair, kind, name), at, end)) == new, "the batch is run again after a crash"
+    assert stream.latestOffset(end) == end
+    assert len(peeked(pair.primary, name)) == (0 if kind == "delete" else count)
+    assert "was deleted and made again; it is read from its first message" in caplog.text
+    send_keyed(pair, name, KEYS, "later")
+    last = stream.latestOffset(end)
+    assert "$anew" not in last and sorted(bodies(stream, end, last)) == sorted(f"later {key}" for key in KEYS)
+
+
+@pytest.mark.parametrize("count", [7, 100])
+@pytest.mark.parametrize("kind", ["peek", "delete"])
+def test_an_entity_that_was_made_again_fails_the_query_where_asked(
+    pair: Pair, make_queue: MakeQueue, kind: str, count: int
+) -> None:
+    name = f"again-fails-{kind}-{count}"
+    make_queue(pair.primary, name)
+    send_keyed(pair, name, KEYS, "old")
+    stream = stream_of(pair, kind, name, failOnDataLoss="true")
+    at = stream.latestOffset(stream.initialOffset())
+    assert len(bodies(stream, {name: 1}, at)) == len(KEYS)
+    made_again(pair, name, count)
+    for _ in range(2):
+        with pytest.raises(DataLoss, match=f"'{name}' was deleted and made again since .* a new checkpointLocation"):
+            stream_of(pair, kind, name, failOnDataLoss="true").latestOffset(at)
+    with pytest.raises(DataLoss, match="was deleted and made again"):  # as Spark before 4.2 has it
+        stream_of(pair, kind, name, failOnDataLoss="true").partitions(at, {name: count + 1})
+    assert len(peeked(pair.primary, name)) == count
+
+
+@pytest.mark.parametrize("may_manage", [True, False])
+def test_that_an_entity_was_made_again_is_known_without_its_first_messages_to_who_may_manage_it(
+    pair: Pair, make_queue: MakeQueue, may_manage: bool
+) -> None:
+    name = f"again-managed-{may_manage}"
+    make_queue(pair.primary, name)
+    send_keyed(pair, name, KEYS, "old")
+    given = {"failOnDataLoss": "true", **({"caFile": str(pair.primary.ca_file)} if may_manage else {})}
+    stream = stream_of(pair, "peek", name, **given)
+    at = stream.latestOffset(stream.initialOffset())
+    made_again(pair, name, 50)
+    with wire(pair.primary) as client:
+        receiver = client.receiver(name)
+        receiver.complete(receiver.receive(40, max_wait=5.0))
+        receiver.close()
+    stream = stream_of(pair, "peek", name, **given)
+    if may_manage:
+        with pytest.raises(DataLoss, match="was deleted and made again"):
+            stream.latestOffset(at)
+    else:
+        assert len(bodies(stream, at, stream.latestOffset(at))) == 10, "nothing that is there is passed over"
+
+
+@pytest.mark.parametrize("kind", ["peek", "delete"])
+def test_an_offset_of_an_earlier_version_goes_on(pair: Pair, make_queue: MakeQueue, kind: str) -> None:
+    name = f"earlier-{kind}"
+    make_queue(pair.primary, name)
+    send_keyed(pair, name, KEYS[:5], "old")
+    stream = stream_of(pair, kind, name)
+    at: dict[str, object] = {name: 6}
+    if kind == "peek":
+        assert stream.latestOffset(at) == at
+    else:  # it is not known whether these were read, so that they are read again rather than removed
+        end = stream.latestOffset(at)
+        assert len(peeked(pair.primary, name)) == 5
+        assert len(bodies(stream, at, end)) == 5
+        assert stream.latestOffset(end) == end and peeked(pair.primary, name) == []
+        at = end
+    send_keyed(pair, name, KEYS[5:8], "new")
+    end = stream.latestOffset(at)
+    assert len(bodies(stream, at, end)) == 3 and "$enqueued" in end
+    made_again(pair, name, 4)
+    stream = stream_of(pair, kind, name)
+    assert len(bodies(stream, {name: 9}, stream.latestOffset({name: 9}))) == 4, "it ends below the offset"
+
+
+@pytest.mark.parametrize("begin", ["1", "2"])
+def test_of_an_entity_that_is_made_again_at_the_last_moment_nothing_is_removed(
+    pair: Pair, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch, begin: str
+) -> None:
+    make_queue(pair.primary, "moment")
+    send_keyed(pair, "moment", KEYS, "old")
+    stream = stream_of(pair, "delete", "moment", fromSequenceNumber=begin)
+    at = stream.latestOffset(stream.initialOffset())
+    made_again(pair, "moment", 100)
+    monkeypatch.setattr(stream, "_made_again", lambda offset: set())  # it was looked just before
+    stream.commit(at)
+    assert len(peeked(pair.primary, "moment")) == 100
+
+
+def test_scheduled_messages_say_nothing_of_when_a_stream_read(pair: Pair, make_queue: MakeQueue) -> None:
+    make_queue(pair.primary, "mixed")
+    later = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
+    with wire(pair.primary) as client:
+        payloads = [encode({"body": "now"})] + [encode({"body": "x", "scheduled_enqueue_time_utc": later})] * 20
+        assert client.sender("mixed").send_many(payloads) == [None] * 21
+    stream = stream_of(pair, "peek", "mixed")
+    at = stream.latestOffset(stream.initialOffset())
+    assert at["$enqueued"]["mixed"]["0"] < later.timestamp() * 1000 - 3_000_000
+    new = made_again(pair, "mixed", 5)
+    assert sorted(bodies(stream, at, stream.latestOffset(at))) == new

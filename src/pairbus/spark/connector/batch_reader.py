@@ -218,6 +218,21 @@ def _number_at(client: WireClient, entity: str, inside: Range, time: dt.datetime
         return int(end.value)
 
 
+def time_before(client: WireClient, entity: str, first: int, stop: int) -> dt.datetime | None:
+    """Return when the last of the messages between two numbers of a partition was enqueued, or, where the last few are
+    scheduled, whose time is yet to come, the first that is active."""
+    rows = (read(payload, _PLACE) for payload in client.peek(entity, max(first, stop - STAMP_COUNT), STAMP_COUNT))
+    times: list[dt.datetime] = [
+        row["enqueued_time"]
+        for row in rows
+        if (row["sequence_number"] or SEQUENCE_MAX) < stop and row["state"] != "scheduled" and row["enqueued_time"]
+    ]
+    if times:
+        return max(times)
+    found = active_from(client, entity, first)
+    return found[1] if found is not None and found[0] < stop else None
+
+
 def active_from(client: WireClient, entity: str, number: int) -> tuple[int, dt.datetime] | None:
     """Return number and enqueued time of the first active message from a number on, within its partition."""
     last = end_of(partition_of(number))
@@ -288,6 +303,14 @@ def data_loss(entity: str, gone: Range) -> DataLoss:
         f"{numbers} of {where} can't be read: taken away, expired or dead-lettered before this stream came to them, "
         "or numbers of scheduled messages, which get others when they are due; without failOnDataLoss the stream "
         "passes over them"
+    )
+
+
+def made_again(entity: str) -> DataLoss:
+    return DataLoss(
+        f"{entity!r} was deleted and made again since this stream read it: what it held then and was not read yet is "
+        "gone, and its numbers begin anew. Without failOnDataLoss, or with a new checkpointLocation, it is read from "
+        "its first message"
     )
 
 

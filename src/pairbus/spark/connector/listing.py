@@ -6,6 +6,7 @@ when there is something to ask: every Python process that Spark starts imports t
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -89,22 +90,34 @@ class EntityDiscovery:
 
 def depth(address: Address, entity: str) -> int | None:
     """Return how many messages a receiver of `entity` would find, or None where the count can't be asked for."""
+    found = _runtime_properties(address, entity)
+    if found is None:
+        return None
+    _, is_dead = entities.without_dead_letters(entity)
+    count = found.dead_letter_message_count if is_dead else found.active_message_count
+    return None if count is None else int(count)
+
+
+def created_at(address: Address, entity: str) -> dt.datetime | None:
+    """Return when `entity` was made, or None where it can't be asked for: that needs the Manage right."""
+    found = _runtime_properties(address, entity)
+    return None if found is None else found.created_at_utc
+
+
+def _runtime_properties(address: Address, entity: str) -> Any:
     from azure.core.exceptions import AzureError
 
     from pairbus.syphon.listing import OPTIONS
 
-    head, dead = entities.without_dead_letters(entity)
+    head, _ = entities.without_dead_letters(entity)
     try:
         with administration(address, **OPTIONS) as admin:
             topic, _, subscription = entities.subscription_of(head)
             if subscription:
-                found = admin.get_subscription_runtime_properties(topic, subscription)
-            else:
-                found = admin.get_queue_runtime_properties(head)
+                return admin.get_subscription_runtime_properties(topic, subscription)
+            return admin.get_queue_runtime_properties(head)
     except (AzureError, OSError):
         return None
-    count = found.dead_letter_message_count if dead else found.active_message_count
-    return None if count is None else int(count)
 
 
 def administration(address: Address, **options: Any) -> Any:

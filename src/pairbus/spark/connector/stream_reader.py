@@ -4,6 +4,9 @@ The offset is the next sequence number of each entity and partition (see offsets
 another worker or after a crash, and is the same but for what was taken away meanwhile. `admit` decides how far a batch
 goes.
 
+Beside each number stands when the message before it was enqueued, which tells an entity that was deleted and made again
+(see offsets): it is read from its first message, or fails the query with failOnDataLoss.
+
 `delete` removes what Spark has committed: Spark hands `latestOffset` a start that it has written down, and tells
 `commit` one batch late. The last batch of an AvailableNow run is removed at the start of the next; before Spark 4.2,
 which hands over no start, by the next batch that finds something.
@@ -12,10 +15,12 @@ which hands over no start, by the next batch that finds something.
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -23,23 +28,49 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pairbus.spark.runtime import connections
 from pairbus.syphon.core.rate_limit import RateLimit
 from pairbus.wire.errors import NotFound, Refused, WireError
-from pairbus.wire.partitions import Range, end_of, number_of, partition_of, search_heads, search_ranges
+from pairbus.wire.partitions import (
+    Range,
+    ask,
+    end_of,
+    number_of,
+    partition_of,
+    search_heads,
+    search_range,
+    search_ranges,
+)
+from pairbus.wire.received import ReceivedMessage
 from pairbus.wire.sync import Receiver, WireClient
 
-from .batch_reader import NOTHING, Slice, Wanted, active_from, data_loss, first_from, peek_slice, places_at, plan
-from .listing import EntityDiscovery
+from .batch_reader import (
+    NOTHING,
+    Slice,
+    Wanted,
+    active_from,
+    data_loss,
+    first_from,
+    made_again,
+    peek_slice,
+    places_at,
+    plan,
+    time_before,
+)
+from .listing import EntityDiscovery, created_at
 from .lock_reader import SESSIONS_MAX, WAIT_SESSION_S, LockStream, Share, is_about_sessions, take
 from .options import SEQUENCE_MAX, Address, ConnectorOptions, InvalidOption, check_stream
 from .places.offsets import (
+    ANEW,
+    ENQUEUED,
     LAG,
     ORIGIN,
     Lane,
     Offset,
     Places,
     admit,
+    is_made_again,
     lag,
     of_entity,
     read_offset,
+    read_times,
     search_all,
     write_offset,
 )
@@ -58,6 +89,11 @@ except ImportError:  # 4.0 and 4.1: no admission control
 RECEIVE_COUNT: Final = 500
 #: How often a stream looks how far it is behind: some dozens of peeks for each entity or partition.
 LAG_EVERY_S: Final = 5.0
+#: How often a stream that has caught up looks whether an entity was made again.
+AGAIN_EVERY_S: Final = 1.0
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+T = TypeVar("T")
+_log = logging.getLogger("pairbus.connector")
 
 
 def stream_reader(options: ConnectorOptions, entities: Callable[[], list[str]]) -> DataSourceStreamReader:
@@ -82,6 +118,12 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: What was last found to be unread, when, and how old the first message of each lane was.
         self._looked_at: float | None = None
         self._unread: dict[Lane, Range] = {}
+        #: When it was last looked whether an entity was made again.
+        self._compared_at: float | None = None
+        #: Times that an offset of an earlier version does not say, as they were at the first look.
+        self._found_times: dict[Lane, int] = {}
+        #: Entities of which it was asked when they were made.
+        self._asked: set[str] = set()
         self._ages: dict[Lane, float] = {}
 
     def initialOffset(self) -> Offset:
@@ -139,7 +181,10 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         self._check(end)
         # Another origin: Spark runs its first batch again, and has asked once more where the stream begins.
-        begun = self._places(start if start.get(ORIGIN) == end.get(ORIGIN) else end.get(ORIGIN, {}))
+        is_first_again = start.get(ORIGIN) != end.get(ORIGIN) and ANEW not in end
+        begun = self._places(end.get(ORIGIN, {}) if is_first_again else start)
+        # before Spark 4.2 it is only here that the start is known
+        begun |= self._places(end[ANEW]) if ANEW in end else self._anew(start)
         ranges: dict[str, list[Range]] = {}
         for (entity, partition), stop in self._places(end).items():
             earliest = self._first_of(partition)
@@ -181,7 +226,9 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for partition, number in places_at(client, entity, position, "startingPosition", names).items()
         }
         offset = write_offset({**earliest, **begin})
-        return {**offset, ORIGIN: offset}
+        found = {lane: self._time_before(lane, number_of(lane[1], 1), stop) for lane, stop in begin.items()}
+        times = {lane: each for lane, each in found.items() if each is not None}
+        return write_offset({**earliest, **begin}, offset, times)
 
     def _admit(self, start: Offset, rows_max: int | None) -> tuple[Offset, int]:
         """Return the end of the batch that starts there, and about how many messages it has."""
@@ -190,6 +237,33 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = self._places(start)
         known = {entity for entity, _ in begun}
         begun |= {lane: number for lane, number in later.items() if lane[0] not in known}
+        heads, end = self._find(begun, rows_max)
+        anew: Places = {}
+        now = time.monotonic()
+        if end != heads or self._compared_at is None or now - self._compared_at >= AGAIN_EVERY_S:
+            self._compared_at = now
+            if anew := self._anew(start):
+                heads, end = self._find({**begun, **anew}, rows_max)
+        moved = {lane: number for lane, number in end.items() if number > heads[lane]}
+        if not moved:  # the same text again: there is no batch
+            times = self._lanes(read_times(start)) if ENQUEUED in start else None
+            return write_offset(begun, start.get(ORIGIN), times, self._places(start.get(ANEW, {}))), 0
+        origin, times = start.get(ORIGIN), self._times(start)
+        if anew and origin is not None:
+            origin = write_offset({**self._places(origin), **anew})
+        for lane in anew:
+            del begun[lane]
+            times.pop(lane, None)
+        for lane, stop in moved.items():
+            found = (self._time_before(lane, heads[lane], stop), times.get(lane))
+            if seen := [each for each in found if each is not None]:
+                times[lane] = max(seen)  # a clock may be set back
+        begins = {lane: number for lane, number in anew.items() if lane in moved}
+        taken = sum(number - heads[lane] for lane, number in moved.items())
+        return write_offset({**begun, **moved}, origin, times, begins), taken
+
+    def _find(self, begun: Places, rows_max: int | None) -> tuple[Places, Places]:
+        """Return the first message from each place on, and the end of the batch that begins there."""
         asked: dict[tuple[str, int], int | None] = {}
 
         def first_from(entity: str, number: int) -> int | None:
@@ -205,10 +279,80 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         heads: Places = search_all(
             self._names(), lambda entity: search_heads(of_entity(begun, entity), first), first_from
         )
-        end = admit(heads, rows_max, in_lane, self._stop)
-        moved = {lane: number for lane, number in end.items() if number > heads[lane]}
-        taken = sum(number - heads[lane] for lane, number in moved.items())
-        return write_offset({**begun, **moved}, start.get(ORIGIN)), taken
+        return heads, admit(heads, rows_max, in_lane, self._stop)
+
+    # -- entities that were deleted and made again
+
+    def _anew(self, offset: Offset) -> Places:
+        """Return where those lanes begin anew whose entity was made again since it was read as far as this. Raises
+        DataLoss where the query is to fail then."""
+        again = self._made_again(offset)
+        if again and self._options.fails_on_data_loss:
+            raise made_again(min(again)[0])
+        for entity in sorted({entity for entity, _ in again}):
+            _log.warning("%s was deleted and made again; it is read from its first message", entity)
+        return {lane: self._first_of(lane[1]) for lane in again}
+
+    def _made_again(self, offset: Offset) -> set[Lane]:
+        """Return the lanes whose entity was deleted and made again since it was read as far as this."""
+        times = self._times(offset)
+        again: set[Lane] = set()
+        for lane, stop in self._places(offset).items():
+            if lane[0] not in self._known() or stop <= self._first_of(lane[1]):
+                continue  # nothing of it was read
+            oldest = self._oldest(lane, number_of(lane[1], 1))
+            read_until = times.get(lane)
+            if read_until is None:
+                is_again = ENQUEUED not in offset and self._ends_below(lane, stop, oldest)
+            else:
+                is_again = is_made_again(stop, read_until, oldest)
+                if oldest is None or oldest[0] >= stop:
+                    is_again = self._is_younger(lane[0], read_until)
+            if is_again:
+                again.add(lane)
+        entities = {entity for entity, _ in again}
+        return {lane for lane in self._places(offset) if lane[0] in entities}
+
+    def _ends_below(self, lane: Lane, stop: int, oldest: tuple[int, int] | None) -> bool:
+        """Return whether an entity ends below the offset, as one of an earlier version tells that it was made again.
+        Where it does not, its times are taken as they are now."""
+        if oldest is None or oldest[0] >= stop:
+            return False
+        found = ask(search_range(oldest[0], end_of(lane[1])), partial(self._first_from, lane[0]))
+        if found is not None and found.last < stop - 1:
+            return True
+        read_until = self._time_before(lane, oldest[0], stop)
+        if read_until is not None:
+            self._found_times[lane] = read_until
+        return False
+
+    def _is_younger(self, entity: str, read_until: int) -> bool:
+        """Return whether an entity was made after that, as far as we may ask: messages that show it may all be gone.
+        Only a query that is to fail wants to know, once."""
+        if not self._options.fails_on_data_loss or entity in self._asked:
+            return False
+        self._asked.add(entity)
+        made = created_at(self._address, entity)
+        return made is not None and _milliseconds(made) > read_until
+
+    def _times(self, offset: Offset) -> dict[Lane, int]:
+        """Return when the last message before each place of an offset was enqueued, as far as it is known."""
+        return {**self._found_times, **self._lanes(read_times(offset))}
+
+    def _oldest(self, lane: Lane, number: int) -> tuple[int, int] | None:
+        """Return number and time of the first active message of a lane from a number on."""
+        try:
+            found = active_from(connections.client(self._address), lane[0], number)
+        except NotFound:
+            if not self._discovery.may_change:
+                raise
+            return None
+        return None if found is None else (found[0], _milliseconds(found[1]))
+
+    def _time_before(self, lane: Lane, first: int, stop: int) -> int | None:
+        """Return when the last message of a lane between two numbers was enqueued."""
+        found = time_before(connections.client(self._address), lane[0], first, stop)
+        return None if found is None else _milliseconds(found)
 
     def _look(self) -> None:
         """Find what was not read yet, and how old it is."""
@@ -237,12 +381,12 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(self._options.first_sequence, number_of(partition, 1))
 
     def _places(self, offset: Offset) -> Places:
-        """Return the places of an offset, with entities spelled as they are now: their names have no letter case."""
+        return self._lanes(read_offset(offset))
+
+    def _lanes(self, found: Mapping[Lane, T]) -> dict[Lane, T]:
+        """Return what is known by lane, with entities spelled as they are now: their names have no letter case."""
         spelled = {name.lower(): name for name in self._known()}
-        return {
-            (spelled.get(entity.lower(), entity), partition): number
-            for (entity, partition), number in read_offset(offset).items()
-        }
+        return {(spelled.get(entity.lower(), entity), partition): each for (entity, partition), each in found.items()}
 
     def _check(self, offset: Offset) -> None:
         """Raise InvalidOption where the checkpoint is another stream's. What a glob found before may be gone."""
@@ -277,47 +421,93 @@ class DeleteStream(PeekStream):
             self.commit(start)
         return super().latestOffset(start, limit)
 
+    def _ends_below(self, lane: Lane, stop: int, oldest: tuple[int, int] | None) -> bool:
+        return False
+
+    def _anew(self, offset: Offset) -> Places:
+        """Of an offset of an earlier version it is not known whether what is left below it was read: it is read again
+        rather than removed."""
+        again = super()._anew(offset)
+        begun, times = self._places(offset.get(ORIGIN, {})), self._times(offset)
+        for lane, stop in self._places(offset).items():
+            first = begun.get(lane, self._first_of(lane[1]))
+            if lane[0] in self._known() and lane not in times and first < stop:
+                oldest = self._oldest(lane, first)
+                if oldest is not None and oldest[0] < stop:
+                    again[lane] = first
+        return again
+
     def commit(self, end: Offset) -> None:
-        begun = self._places(end.get(ORIGIN, {}))
-        done: dict[str, list[Range]] = {}
-        for (entity, partition), stop in self._places(end).items():
-            if entity not in self._known():  # a checkpoint may hold more: what this stream is not to touch
+        begun, times = self._places(end.get(ORIGIN, {})), self._times(end)
+        done: dict[str, dict[Range, int]] = {}
+        again: set[Lane] | None = None
+        for lane, stop in self._places(end).items():
+            entity, partition = lane
+            # a checkpoint may hold more: what this stream is not to touch
+            if entity not in self._known() or lane not in times:
                 continue
-            first = begun.get((entity, partition), self._first_of(partition))
+            first = begun.get(lane, self._first_of(partition))
             found = self._first_from(entity, first) if first < stop else None
             if found is not None and found < stop:
-                done.setdefault(entity, []).append(Range(first, stop - 1))
+                again = self._made_again(end) if again is None else again
+                if lane not in again:
+                    done.setdefault(entity, {})[Range(first, stop - 1)] = times[lane]
         for entity, ranges in done.items():
-            remove(self._address, entity, ranges)
+            remove(self._address, entity, WhatWasRead(ranges))
 
 
-def remove(address: Address, entity: str, ranges: list[Range]) -> int:
-    """Complete every message within ranges of sequence numbers; return how many were removed."""
+class WhatWasRead:
+    """Says which messages were read: by their number, and not enqueued after the last that was. `ranges`: with that
+    time in milliseconds, at most one of each partition."""
+
+    def __init__(self, ranges: Mapping[Range, int]) -> None:
+        self.selection = Selection(ranges)
+        self._times = {partition_of(each.first): time for each, time in ranges.items()}
+
+    def __contains__(self, message: ReceivedMessage) -> bool:
+        number, enqueued_at = message.sequence_number, message.enqueued_at
+        return (
+            number in self.selection
+            and enqueued_at is not None
+            and round(enqueued_at * 1000) <= self._times[partition_of(number or 0)]
+        )
+
+
+def _milliseconds(time: dt.datetime) -> int:
+    return (time - _EPOCH) // dt.timedelta(milliseconds=1)
+
+
+def remove(address: Address, entity: str, was_read: WhatWasRead) -> int:
+    """Complete every message that was read; return how many were removed."""
     client = connections.client(address)
+    selection = was_read.selection
     try:
         client.receiver(entity).close()
     except Refused as error:
         if not is_about_sessions(error):
             raise
-        return _remove_by_session(client, entity, Selection(ranges))
-    if [each.first for each in ranges] == [1] and partition_of(ranges[0].last) == 0:
-        return _remove_below(client, entity, ranges[0].last + 1)
+        return _remove_by_session(client, entity, was_read)
+    if selection.first == 1 and selection.partitions == {0}:
+        return _remove_below(client, entity, selection.last + 1, was_read)
     removed = 0
-    for messages in take(address, Share(entity, sum(each.span for each in ranges), Selection(ranges))):
-        tokens = [message.lock_token for message in messages if message.lock_token is not None]
-        client.settle_by_token(entity, tokens, "completed")
-        removed += len(tokens)
+    for messages in take(address, Share(entity, len(selection), selection)):
+        tokens = [each.lock_token for each in messages if each in was_read and each.lock_token is not None]
+        if tokens:
+            client.settle_by_token(entity, tokens, "completed")
+            removed += len(tokens)
+        if any(each not in was_read for each in messages):
+            break  # it was made again just now; these come again when their locks end
     return removed
 
 
-def _remove_below(client: WireClient, entity: str, stop: int) -> int:
+def _remove_below(client: WireClient, entity: str, stop: int, was_read: WhatWasRead) -> int:
     """Complete all below `stop`, with nothing to pass over; the first beyond is released."""
     removed = 0
     receiver = client.receiver(entity)
     try:
         while messages := receiver.receive(RECEIVE_COUNT, max_wait=1.0):
-            below = [m for m in messages if (m.sequence_number or stop) < stop]
-            beyond = [m for m in messages if (m.sequence_number or stop) >= stop]
+            below = [message for message in messages if message in was_read]
+            beyond = [message for message in messages if message not in was_read]
             if beyond:
                 receiver.release(beyond)
             if below:
@@ -333,7 +523,7 @@ def _remove_below(client: WireClient, entity: str, stop: int) -> int:
     return removed
 
 
-def _remove_by_session(client: WireClient, entity: str, chosen: Selection) -> int:
+def _remove_by_session(client: WireClient, entity: str, was_read: WhatWasRead) -> int:
     """Complete the chosen messages of the sessions that are free. Each is held until the end, since otherwise it would
     be the next one again; what is left over is removed by the next commit."""
     removed = 0
@@ -344,9 +534,9 @@ def _remove_by_session(client: WireClient, entity: str, chosen: Selection) -> in
             if receiver is None:
                 break
             held.append(receiver)
-            completed, is_beyond = _remove_of_session(receiver, chosen)
+            completed, is_beyond = _remove_of_session(receiver, was_read)
             removed += completed
-            if is_beyond and not completed and len(chosen.partitions) == 1:
+            if is_beyond and not completed and len(was_read.selection.partitions) == 1:
                 break  # so are the sessions that would follow
     finally:
         for receiver in held:
@@ -354,14 +544,16 @@ def _remove_by_session(client: WireClient, entity: str, chosen: Selection) -> in
     return removed
 
 
-def _remove_of_session(receiver: Receiver, chosen: Selection) -> tuple[int, bool]:
+def _remove_of_session(receiver: Receiver, was_read: WhatWasRead) -> tuple[int, bool]:
     """Return how many messages were completed, and whether one came that is beyond the chosen."""
     completed = 0
     while messages := receiver.receive(RECEIVE_COUNT, max_wait=0.0):
-        wanted = [message for message in messages if message.sequence_number in chosen]
+        wanted = [message for message in messages if message in was_read]
         if wanted:
             receiver.complete(wanted)
             completed += len(wanted)
-        if any(chosen.is_beyond(message.sequence_number or 0) for message in messages):
+        if len(wanted) < len(messages) and any(
+            was_read.selection.is_beyond(message.sequence_number or 0) for message in messages
+        ):
             return completed, True
     return completed, False

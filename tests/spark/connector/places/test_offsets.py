@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.spark.connector.options import InvalidOption
-from pairbus.spark.connector.places.offsets import Lane, admit, lag, of_entity, read_offset, search_all, write_offset
+from pairbus.spark.connector.places.offsets import (
+    Lane,
+    admit,
+    is_made_again,
+    lag,
+    of_entity,
+    read_offset,
+    read_times,
+    search_all,
+    write_offset,
+)
 from pairbus.wire.partitions import Range, end_of, number_of, search_heads
 from tests.wire.test_partitions import ENTITIES, Asked
 
@@ -21,6 +31,25 @@ def test_an_offset_is_read_as_it_was_written_and_its_text_is_always_the_same(pla
     offset = json.loads(json.dumps(write_offset(places)))
     assert read_offset(offset) == places
     assert json.dumps(write_offset(read_offset(offset))) == json.dumps(offset)
+
+
+@given(PLACES, PLACES)
+def test_times_and_beginnings_are_read_as_they_were_written(places: dict[Lane, int], others: dict[Lane, int]) -> None:
+    times = {lane: number % 10**13 for lane, number in others.items()}
+    offset = json.loads(json.dumps(write_offset(places, None, times, others)))
+    assert (read_offset(offset), read_times(offset)) == (places, times)
+    assert read_offset(offset.get("$anew", {})) == others
+    assert read_times({"orders": 17}) == {}
+
+
+@pytest.mark.parametrize(
+    ("oldest", "expected"),
+    [(None, False), ((16, 1001), True), ((16, 1000), False), ((1, 5), False), ((17, 5000), False)],
+)
+def test_a_smaller_number_with_a_later_time_tells_that_an_entity_was_made_again(
+    oldest: tuple[int, int] | None, expected: bool
+) -> None:
+    assert is_made_again(17, 1000, oldest) is expected
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,10 @@ As JSON, for a plain entity, and for one of whose partitions only the first was 
 partitioned one, with numbers that count within the partition: `{"orders": {"0": 17, "3": 5}}`; a partition that is not
 there has not been begun. A stream that did not begin at the start keeps where it did under `$from`, in the same shape:
 Spark remembers the ends of batches only, and asks again where the stream begins if its first batch fails.
+
+Under `$enqueued` stands, for each partition, when the last message before the offset was enqueued, in milliseconds
+since 1970. Numbers and times grow together, so that a message with a smaller number and a later time tells that the
+entity was deleted and made again. A batch that begins such an entity anew says from where under `$anew`.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ Lane = tuple[str, int]
 Places = dict[Lane, int]
 ORIGIN: Final = "$from"
 LAG: Final = "$lag"
+ENQUEUED: Final = "$enqueued"
+ANEW: Final = "$anew"
 K = TypeVar("K")
 T = TypeVar("T")
 
@@ -45,14 +51,39 @@ def read_offset(offset: Mapping[str, Any]) -> Places:
     return places
 
 
-def write_offset(places: Mapping[Lane, int], origin: Mapping[str, Any] | None = None) -> Offset:
+def read_times(offset: Mapping[str, Any]) -> dict[Lane, int]:
+    """Return when the last message before each place was enqueued; offsets of earlier versions say nothing of it."""
+    found = offset.get(ENQUEUED, {})
+    return {(entity, int(p)): time for entity, times in found.items() for p, time in times.items()}
+
+
+def is_made_again(stop: int, time: int, oldest: tuple[int, int] | None) -> bool:
+    """Return whether an entity was deleted and made again since it was read up to `stop`, the last message before which
+    was enqueued at `time`. `oldest`: number and time of the first message that is there now."""
+    return oldest is not None and oldest[0] < stop and oldest[1] > time
+
+
+def write_offset(
+    places: Mapping[Lane, int],
+    origin: Mapping[str, Any] | None = None,
+    times: Mapping[Lane, int] | None = None,
+    anew: Mapping[Lane, int] | None = None,
+) -> Offset:
     """Return places as an offset: always the same text for the same places, since Spark compares the text."""
     offset: Offset = {}
     for entity in dict.fromkeys(entity for entity, _ in places):
         own = {partition: number for (name, partition), number in places.items() if name == entity}
         plain = set(own) == {0}
         offset[entity] = own[0] if plain else {str(p): count_of(own[p]) for p in sorted(own)}
-    return offset if origin is None else {**offset, ORIGIN: dict(origin)}
+    if origin is not None:
+        offset[ORIGIN] = dict(origin)
+    if times is not None:
+        offset[ENQUEUED] = {}
+        for entity, partition in sorted(times):
+            offset[ENQUEUED].setdefault(entity, {})[str(partition)] = times[entity, partition]
+    if anew:
+        offset[ANEW] = write_offset(anew)
+    return offset
 
 
 def of_entity(places: Mapping[Lane, int], entity: str) -> dict[int, int]:
