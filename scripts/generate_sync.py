@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = [
     *(f"src/pairbus/aio/{name}.py" for name in ("client", "provisioning", "receiver", "sender", "syphon", "warm_link")),
     "tests/aio/stage.py",
-    *(f"tests/aio/test_{name}.py" for name in ("client", "guarded_sender", "health_monitor", "provisioning")),
-    *(f"tests/aio/test_{name}.py" for name in ("receiver", "sender", "warm_link")),
+    *(f"tests/aio/test_{name}.py" for name in ("answers_proof", "client", "guarded_sender", "health_monitor")),
+    *(f"tests/aio/test_{name}.py" for name in ("provisioning", "receiver", "sender", "warm_link")),
 ]
 WORDS = [
     (r"\basync (def|for|with)\b", r"\1"),

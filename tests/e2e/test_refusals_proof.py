@@ -37,6 +37,23 @@ async def test_p18_a_wrong_key_is_raised_and_nothing_fails_over(world: World, qu
     assert (tally.home, tally.waiting) == ((), ())
 
 
+@in_both_apis(
+    each={f"{timeout} s, interval {interval}": (timeout, interval) for timeout in (4, 8) for interval in (0, 60)}
+)
+async def test_p18_a_disabled_entity_is_raised_and_nothing_fails_over(
+    world: World, queue: str, send_timeout: float, interval: float
+) -> None:
+    """The SDK tries it again after 1.6 s, and the last attempt may run out of time."""
+    description = await world.manage("get_queue", queue)
+    description.status = EntityStatus.SEND_DISABLED
+    await world.manage("update_queue", description)
+    async with world.pair(send_timeout=send_timeout, failover_interval=interval) as pair:
+        await pair.refuse(queue, world.message(), error=exceptions.MessagingEntityDisabledError)
+        assert pair.state(queue) == "HEALTHY"
+    tally = await world.nothing_lost()
+    assert (tally.home, tally.waiting) == ((), ())
+
+
 @in_both_apis()
 async def test_p3_p22_a_wrong_key_of_the_secondary_is_told(world: World, queue: str) -> None:
     """At pairing where it is wrong then; with the failed send where the right is taken away later."""

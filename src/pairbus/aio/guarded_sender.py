@@ -47,7 +47,9 @@ from pairbus.pairing.guarded_sender import (
     EndsAt,
     GuardedSenderBase,
     SdkSenderBase,
+    answered_with,
     ends_call,
+    last_word,
     time_left,
     to_retry_after,
     told,
@@ -157,6 +159,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
                 await self._await_opening(self._opening, self._guarded, deadline, terms)
                 now = loop.time()
             lost: ServiceBusError | None = None
+            answer: ServiceBusError | None = None
             guarded = self._guarded
             if guarded is not None and guarded.sender._running:
                 try:
@@ -166,18 +169,18 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
                     return took
                 except sdk.LinkLost as error:
                     lost = error.error
+                    answer = answered_with(lost, guarded.answer)
                     self._discard(guarded)
                 except BaseException as error:
-                    if sdk.spoils(error):
-                        self._discard(guarded)
+                    self._failed_in_place(guarded, error, sdk.spoils(error))
                     raise
             if terms is not None:
                 if lost is None and terms.has_left is not None and terms.has_left():
                     raise self._has_left()
                 deadline = min(deadline, loop.time() + terms.opening_s)
-            answer = await self._by_errand(operation, deadline, lost, timeout_s, goes_on_s, terms)
+            result = await self._by_errand(operation, deadline, lost, answer, timeout_s, goes_on_s, terms)
             self._answered_at = loop.time()
-            return answer
+            return result
         finally:
             lock.release()
 
@@ -197,7 +200,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
         try:
             await guarded.in_place(operation, loop, began, began + silence_s)
         except OperationTimeoutError as error:
-            if is_idle and not isinstance(error, NotTriedError):
+            if is_idle and guarded.answer is None and not isinstance(error, NotTriedError):
                 raise sdk.LinkLost(error) from error
             raise
         self._answered_at = answered_at = loop.time()
@@ -217,7 +220,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
             if self._closed:
                 raise ValueError(CLOSED)
             not_open = self._not_open_yet(asyncio.get_running_loop().time(), terms)
-            raise told(guarded.refusal or not_open, was_open=False)
+            raise told(last_word(not_open, guarded.answer), was_open=False)
         self._opening = None
         error = opening.exception()
         if error is None:
@@ -227,7 +230,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
         if sdk.spoils(error):
             self._discard(guarded)
         if is_news:
-            raise told(error, was_open=False)
+            raise told(last_word(error, guarded.answer), was_open=False)
 
     def _end_opening(self, opening: asyncio.Task[Any], guarded: _SdkSender) -> None:
         """End an opening whose time is over, or that was cancelled."""
@@ -259,19 +262,20 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
         operation: _Operation[T],
         deadline: float,
         lost: ServiceBusError | None,
+        answer: ServiceBusError | None,
         timeout_s: float,
         goes_on_s: float,
         terms: PrimaryTerms | None,
     ) -> T:
         loop = asyncio.get_running_loop()
         if deadline <= loop.time():
-            raise lost or too_late()
+            raise answer or lost or too_late()
         guarded = self._guarded
         if guarded is None:
             if self._closed:  # under a call that found its link lost
                 raise lost or ValueError(CLOSED)
             guarded = self._guarded = _SdkSender(self._make())
-        guarded.refusal = lost if sdk.is_refusal(lost) else None
+        guarded.answer = answer
         guarded.ends_at = None if terms is None else terms.ends_at
         if terms is not None:
             self._wanted_since = self._wanted_since or loop.time()
@@ -279,7 +283,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
         goes_on = False
         try:
             await asyncio.wait({task}, timeout=max(0.0, deadline + GRACE_S - loop.time()))
-            goes_on = goes_on_s > 0 and not task.done() and guarded.refusal is None and not self._closed
+            goes_on = goes_on_s > 0 and not task.done() and guarded.answer is None and not self._closed
         except BaseException:  # cancelled: nobody will look at the answer
             goes_on = goes_on_s > 0
             if not goes_on:
@@ -297,21 +301,22 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
         if not task.done():
             self._guarded = None
             guarded.abandon(task)
-            raise told(guarded.refusal or self._timed_out(timeout_s), was_open=lost is not None or guarded.was_open)
+            timed_out = last_word(self._timed_out(timeout_s), guarded.answer)
+            raise told(timed_out, was_open=lost is not None or guarded.was_open)
         try:
-            answer = task.result()
+            result = task.result()
         except BaseException as error:
             self._refused(error)
             if sdk.spoils(error):
                 self._discard(guarded)
-            if guarded.refusal is not None and isinstance(error, OperationTimeoutError):
-                raise guarded.refusal from error
-            told(error, was_open=lost is not None or guarded.was_open)
+            word = told(last_word(error, guarded.answer), was_open=lost is not None or guarded.was_open)
+            if word is not error:
+                raise word from error
             raise
         finally:
-            guarded.refusal = None  # it holds the frames, and those hold it
+            guarded.answer = None  # it holds the frames, and those hold it
         self._opened(guarded, loop.time())
-        return answer
+        return result
 
 
 #: Takes the SDK's sender and the seconds that are left.
@@ -405,8 +410,8 @@ class _SdkSender(SdkSenderBase):
         "_in_place",
         "_is_abandoned",
         "_open",
+        "answer",
         "ends_at",
-        "refusal",
         "was_open",
     )
 
@@ -415,8 +420,8 @@ class _SdkSender(SdkSenderBase):
         self._in_place = False
         #: What ends the call under way before its time, if anything: see `PrimaryTerms`.
         self.ends_at: EndsAt | None = None
-        #: What an earlier attempt of the call under way was refused with, if it was.
-        self.refusal: ServiceBusError | None = None
+        #: What a broker answered to an earlier attempt of the call under way, if it did.
+        self.answer: ServiceBusError | None = None
         untyped: Any = sender
         self._handle: Callable[[BaseException], Awaitable[Any]] = untyped._handle_exception
         untyped._handle_exception = self._judge
@@ -440,6 +445,7 @@ class _SdkSender(SdkSenderBase):
         if left <= 0:
             raise too_late()
         self._in_place = True
+        self.answer = None
         alarm = self._alarm
         task = alarm.set(loop, deadline + GRACE_S)
         cancelling = task.cancelling()
@@ -530,12 +536,12 @@ class _SdkSender(SdkSenderBase):
 
     async def _judge(self, exception: BaseException) -> Any:
         if self._in_place:
-            return sdk.judged(self.sender, exception)
-        error = await self._handle(exception)
-        if isinstance(error, ServiceBusServerBusyError) or ends_call(self.sender, self.ends_at, error):
-            raise error
-        if sdk.is_refusal(error):
-            self.refusal = error
+            error = sdk.judged(self.sender, exception)
+        else:
+            error = await self._handle(exception)
+            if isinstance(error, ServiceBusServerBusyError) or ends_call(self.sender, self.ends_at, error):
+                raise error
+        self.answer = answered_with(error, self.answer)
         return error
 
 

@@ -10,7 +10,7 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnect
 from pairbus.pairing import sdk
 from pairbus.pairing.errors import NotTriedError, note_nothing_sent
 from pairbus.pairing.routing.patience import PrimaryTerms
-from pairbus.pairing.routing.verdicts import is_silence
+from pairbus.pairing.routing.verdicts import is_answer, is_silence
 
 # The SDK is given the caller's time; it is late by up to its socket time-out (0.2 s). This is how long it may be late.
 GRACE_S = 0.03
@@ -30,6 +30,11 @@ class SdkSenderBase:
 
     __slots__ = ("sender",)
     sender: Any
+
+    @property
+    def answer(self) -> ServiceBusError | None:
+        """Implemented by the sync and async subclasses: what a broker answered to an earlier attempt of this call."""
+        raise NotImplementedError
 
     def throw_away(self) -> Any:
         """Implemented by the sync and async subclasses: closes it in the background."""
@@ -100,6 +105,13 @@ class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
         self._guarded = None
         guarded.throw_away()
 
+    def _failed_in_place(self, guarded: SdkSenderT, error: BaseException, is_spoilt: bool) -> None:
+        """Throw the sender away where it must not be used again, and raise what a broker answered before (P18)."""
+        if is_spoilt:
+            self._discard(guarded)
+        if (word := last_word(error, guarded.answer)) is not error:
+            raise word from error
+
     def _not_open_yet(self, now: float, terms: PrimaryTerms | None = None) -> OperationTimeoutError:
         """Return the error of a call that has waited for the opening; at the primary, on terms, it tells of silence."""
         return sdk.not_open_yet(self._entity, now - (self._wanted_since or now), terms is not None)
@@ -124,6 +136,22 @@ def told(error: ErrorT, *, was_open: bool) -> ErrorT:
     if not was_open:
         note_nothing_sent(error)
     return error
+
+
+def answered_with(error: ServiceBusError | None, earlier: ServiceBusError | None) -> ServiceBusError | None:
+    """Return what a broker has said in this call: the failure of an attempt, if it is an answer, else the earlier one.
+
+    The SDK tries again after it, and silence that the retry meets must not pass for an outage (P18).
+    """
+    return error if error is not None and is_answer(error) else earlier
+
+
+def last_word(error: BaseException, answer: ServiceBusError | None) -> BaseException:
+    """Return what a call ends with: after a broker's answer silence is only its cause (P18)."""
+    if answer is None or not isinstance(error, OperationTimeoutError):
+        return error
+    answer.__cause__ = error
+    return answer
 
 
 def time_left(deadline: float, now: float) -> float:

@@ -16,14 +16,19 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
-from azure.servicebus.exceptions import ServiceBusError, ServiceBusQuotaExceededError, ServiceBusServerBusyError
+from azure.servicebus.exceptions import (
+    OperationTimeoutError,
+    ServiceBusError,
+    ServiceBusQuotaExceededError,
+    ServiceBusServerBusyError,
+)
 
 from pairbus.pairing.backlog import diversion, sizes
 from pairbus.pairing.errors import NotTriedError, ScheduleDuringFailoverError, SentSoFar, is_nothing_sent
 from pairbus.pairing.events import SizeWarning
 from pairbus.pairing.options import Settings
 from pairbus.pairing.routing import budget
-from pairbus.pairing.routing.verdicts import DEFAULT, Verdict, is_not_allowed
+from pairbus.pairing.routing.verdicts import DEFAULT, Verdict, is_answer, is_not_allowed
 
 #: How long entering a sender may wait for a primary that may be away (P3), and how long its link is opened without a
 #: send, after one that could not wait for it.
@@ -284,12 +289,16 @@ def may_have_arrived(error: BaseException) -> bool:
     """Return whether a send that failed with this error may have been stored nevertheless.
 
     A message that a broker refused, that was not tried or for which no link was open was not stored; after a lost
-    connection or a time-out nobody knows.
+    connection or a time-out nobody knows. That is so too where the SDK tried again after the refusal.
     """
-    if isinstance(error, NotTriedError | ServiceBusQuotaExceededError) or is_nothing_sent(error):
+    if is_nothing_sent(error):
         return False
-    is_answer = isinstance(error, ServiceBusError | TypeError | ValueError)
-    return not is_answer or DEFAULT(error) is Verdict.QUALIFIES
+    if isinstance(error.__cause__, OperationTimeoutError) and is_answer(error):
+        return True
+    if isinstance(error, NotTriedError | ServiceBusQuotaExceededError):
+        return False
+    is_refusal = isinstance(error, ServiceBusError | TypeError | ValueError)
+    return not is_refusal or DEFAULT(error) is Verdict.QUALIFIES
 
 
 def is_away(error: BaseException, settings: Settings) -> bool:

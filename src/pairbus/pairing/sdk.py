@@ -42,7 +42,6 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.aio import _base_handler_async as async_handlers
 from azure.servicebus.exceptions import (
     OperationTimeoutError,
-    ServiceBusAuthorizationError,
     ServiceBusError,
     ServiceBusServerBusyError,
 )
@@ -50,7 +49,6 @@ from azure.servicebus.exceptions import (
 from pairbus.credentials import SharedKey, SharedSignature
 from pairbus.pairing.errors import ForkedClientError, NotTriedError, PairingError
 from pairbus.pairing.routing import budget
-from pairbus.pairing.routing.verdicts import is_authentication
 
 # What the SDK says of an error it says in its own log, as if we were not there.
 _SDK_LOG = logging.getLogger("azure.servicebus._base_handler")
@@ -113,12 +111,6 @@ def translated(sender: Any, exception: BaseException) -> ServiceBusError:
         _SDK_LOG, exception, custom_endpoint_address=sender._config.custom_endpoint_address
     )
     return error
-
-
-def is_refusal(error: BaseException | None) -> bool:
-    """Return whether the SDK retries this although it is no outage. A retry that then runs out of time must not pass
-    for one (P18)."""
-    return error is not None and (isinstance(error, ServiceBusAuthorizationError) or is_authentication(error))
 
 
 def judged(sender: Any, exception: BaseException) -> ServiceBusError:

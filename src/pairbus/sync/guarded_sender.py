@@ -35,6 +35,8 @@ from pairbus.pairing.guarded_sender import (
     LONGEST_S,
     GuardedSenderBase,
     SdkSenderBase,
+    answered_with,
+    last_word,
     time_left,
     to_retry_after,
     told,
@@ -162,22 +164,23 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
             if self._opening is not None:
                 self._await_opening(self._opening, deadline, terms)
             lost: ServiceBusError | None = None
+            answer: ServiceBusError | None = None
             guarded = self._guarded
             if guarded is not None and guarded.is_ready():
                 try:
                     if terms is None:
-                        answer = guarded.in_place(operation, time.monotonic(), deadline)
+                        result = guarded.in_place(operation, time.monotonic(), deadline)
                     else:
-                        answer = self._on_terms(guarded, operation, deadline, terms)
+                        result = self._on_terms(guarded, operation, deadline, terms)
                     if guarded.guard.fired:  # in the very moment in which the answer came: the socket is shut
                         self._discard(guarded)
-                    return answer
+                    return result
                 except sdk.LinkLost as error:
                     lost = error.error
+                    answer = answered_with(lost, guarded.answer)
                     self._discard(guarded)
                 except BaseException as error:
-                    if guarded.guard.fired or sdk.spoils(error):
-                        self._discard(guarded)
+                    self._failed_in_place(guarded, error, guarded.guard.fired or sdk.spoils(error))
                     raise
             if terms is not None:
                 if lost is None and terms.has_left is not None and terms.has_left():
@@ -187,9 +190,9 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
                     # for an outage (P19): a fresh link brings a fresh token.
                     self._discard(guarded)
                 deadline = min(deadline, time.monotonic() + terms.opening_s)
-            answer = self._by_errand(operation, deadline, lost, timeout_s, goes_on_s, terms)
+            result = self._by_errand(operation, deadline, lost, answer, timeout_s, goes_on_s, terms)
             self._answered_at = time.monotonic()
-            return answer
+            return result
         finally:
             if held and held[0]:
                 lock.release()
@@ -203,7 +206,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         try:
             guarded.in_place(operation, began, began + silence_s)
         except OperationTimeoutError as error:
-            if is_idle and not isinstance(error, NotTriedError):
+            if is_idle and guarded.answer is None and not isinstance(error, NotTriedError):
                 raise sdk.LinkLost(error) from error
             raise
         self._answered_at = answered_at = time.monotonic()
@@ -217,8 +220,8 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         if not opening.wait(granted_s):
             if time.monotonic() >= opening.ends and not opening.abandon():  # in a connect, say: no socket to be shut
                 self._guarded = self._opening = None
-            refusal = opening.guarded.guard.refusal
-            raise told(refusal or self._not_open_yet(time.monotonic(), terms), was_open=False)
+            not_open = self._not_open_yet(time.monotonic(), terms)
+            raise told(last_word(not_open, opening.guarded.answer), was_open=False)
         if opening.spoilt:
             self._guarded = None
         self._opening = None
@@ -229,7 +232,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
             self._opened(opening.guarded, time.monotonic(), is_news)
         elif error is not None and is_news:
             try:
-                raise told(error, was_open=False)
+                raise told(last_word(error, opening.guarded.answer), was_open=False)
             finally:
                 del error, opening  # they hold the frames, and those hold them
 
@@ -238,12 +241,13 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         operation: _Operation[T],
         deadline: float,
         lost: ServiceBusError | None,
+        answer: ServiceBusError | None,
         timeout_s: float,
         goes_on_s: float,
         terms: PrimaryTerms | None,
     ) -> T:
         if deadline <= time.monotonic():
-            raise lost or too_late()
+            raise answer or lost or too_late()
         guarded = self._guarded
         if guarded is None:
             if self._closed:  # under a call that found its link lost
@@ -253,7 +257,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
                 self._guarded = None
                 raise lost or ValueError(CLOSED)
         guard = guarded.guard
-        guard.refusal = lost if sdk.is_refusal(lost) else None
+        guard.answer = answer
         guard.ends_at = None if terms is None else terms.ends_at
         errand = _Errand(guarded, operation, deadline, lost, goes_on_s)
         self._opening_began = time.monotonic()
@@ -263,7 +267,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         try:
             errand.start()
             done = errand.wait(max(0.0, deadline + GRACE_S - time.monotonic()))
-            if not done and goes_on_s and guard.refusal is None:
+            if not done and goes_on_s and guard.answer is None:
                 self._opening = errand
                 is_good = True
                 raise self._not_open_yet(time.monotonic())
@@ -276,15 +280,13 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
                     guarded.throw_away()
         was_open = lost is not None or guard.was_open
         if not done:
-            raise told(guard.refusal or self._timed_out(timeout_s), was_open=was_open)
+            raise told(last_word(self._timed_out(timeout_s), guard.answer), was_open=was_open)
         if errand.error is not None:
             self._refused(errand.error)
             try:
-                if guard.refusal is not None and isinstance(errand.error, OperationTimeoutError):
-                    raise guard.refusal from errand.error
-                raise told(errand.error, was_open=was_open)
+                raise told(last_word(errand.error, guard.answer), was_open=was_open)
             finally:
-                errand.error = guard.refusal = None  # they hold the frames, and those hold the errand
+                errand.error = guard.answer = None  # they hold the frames, and those hold the errand
         self._opened(guarded, time.monotonic())
         return errand.answer  # type: ignore[no-any-return]
 
@@ -303,6 +305,10 @@ class _SdkSender(SdkSenderBase):
         self.native = sdk.is_native(sender)
         self.guard = Guard(sender, self.native)
 
+    @property
+    def answer(self) -> ServiceBusError | None:
+        return self.guard.answer
+
     def is_native_and_open(self) -> bool:
         return self.native and sdk.is_open(self.sender)
 
@@ -315,6 +321,7 @@ class _SdkSender(SdkSenderBase):
             raise too_late()
         guard = self.guard
         guard.in_place = True
+        guard.answer = None
         guard.arm(deadline + GRACE_S)
         try:
             return operation(self.sender, timeout_s)

@@ -37,8 +37,8 @@ from typing import Any
 
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
 
-from pairbus.pairing.guarded_sender import AFTER_STALL_S, STALLED_S, EndsAt, ends_call
-from pairbus.pairing.sdk import is_interruption, is_refusal, judged, tls_context
+from pairbus.pairing.guarded_sender import AFTER_STALL_S, STALLED_S, EndsAt, answered_with, ends_call
+from pairbus.pairing.sdk import is_interruption, judged, tls_context
 from pairbus.sync.interrupts import start
 
 NEVER = math.inf
@@ -101,8 +101,8 @@ class Guard:
     """Stands beside one SDK sender: its deadline, its sockets, and how its failed attempts are judged."""
 
     __slots__ = (
-        "__weakref__", "_create", "_handle", "_handler", "_lock", "_open", "_put_off", "_sender", "_sock", "deadline",
-        "ends_at", "fired", "in_place", "refusal", "was_open",
+        "__weakref__", "_create", "_handle", "_handler", "_lock", "_open", "_put_off", "_sender", "_sock", "answer",
+        "deadline", "ends_at", "fired", "in_place", "was_open",
     )  # fmt: skip
 
     def __init__(self, sender: Any, native: bool = True) -> None:
@@ -110,8 +110,8 @@ class Guard:
         self.deadline = NEVER
         self.fired = False
         self.in_place = False  # the call runs on the caller's thread: nothing may be closed or opened in it
-        #: What an earlier attempt of the call under way was refused with, if it was.
-        self.refusal: ServiceBusError | None = None
+        #: What a broker answered to an earlier attempt of the call under way, if it did.
+        self.answer: ServiceBusError | None = None
         #: What ends the call under way before its time, if anything: see `PrimaryTerms`.
         self.ends_at: EndsAt | None = None
         self._put_off = False
@@ -229,12 +229,12 @@ class Guard:
         if self.in_place:
             if is_interruption(exception):
                 raise exception
-            return judged(self._sender, exception)
-        error = self._handle(exception)
-        if isinstance(error, ServiceBusServerBusyError) or ends_call(self._sender, self.ends_at, error):
-            raise error
-        if is_refusal(error):
-            self.refusal = error
+            error = judged(self._sender, exception)
+        else:
+            error = self._handle(exception)
+            if isinstance(error, ServiceBusServerBusyError) or ends_call(self._sender, self.ends_at, error):
+                raise error
+        self.answer = answered_with(error, self.answer)
         return error
 
 

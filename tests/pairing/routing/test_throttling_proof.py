@@ -44,6 +44,37 @@ def test_p24_where_the_halt_does_not_fit_the_error_comes_at_once() -> None:
     assert "orders: throttled; sends halt for another 9.0 s, which does not fit into the 5.0 s" in str(error)
 
 
+@pytest.mark.parametrize("interval", [0.0, 60.0])
+def test_p18_busy_then_silence_is_busy_for_this_send_and_silence_for_the_next(interval: float) -> None:
+    made, send = attempted(coordinator(failover_interval=interval))
+    send.primary_failed(T, BUSY)
+    assert send.step(T + 10.0) == TryPrimary(25.0)
+    send.primary_failed(T + 35.0, LATE)
+    assert send.step(T + 35.0) == Failed(BUSY)
+    assert made.state("orders") is EntityState.HEALTHY
+    following = attempt(made, T + 35.0)
+    following.primary_failed(T + 65.0, LATE)
+    assert isinstance(following.step(T + 65.0), Failed if interval else TryBacklog)
+    assert made.state("orders") is (EntityState.SUSPECT if interval else EntityState.FAILED_OVER)
+
+
+def test_p18_busy_then_a_refused_connection_is_an_outage() -> None:
+    send = attempt(coordinator(failover_interval=0.0))
+    send.primary_failed(T, BUSY)
+    assert send.step(T + 10.0) == TryPrimary(25.0)
+    send.primary_failed(T + 11.0, DOWN)
+    assert isinstance(send.step(T + 11.0), TryBacklog)
+
+
+def test_p17_busy_then_silence_goes_where_an_entity_that_failed_over_meanwhile_sends() -> None:
+    made, send = attempted(coordinator())
+    send.primary_failed(T, BUSY)
+    send.step(T + 10.0)
+    made.force_failover("orders", T + 20.0)
+    send.primary_failed(T + 35.0, LATE)
+    assert isinstance(send.step(T + 35.0), TryBacklog)
+
+
 def test_p24_a_halt_that_grew_out_of_the_callers_time_gives_its_own_error() -> None:
     made, send = attempted(coordinator(), timeout=15.0)
     send.primary_failed(T, BUSY)

@@ -318,6 +318,9 @@ class Dispatch:
                 self._leave_or_fail(self._is_spared_failures(), error)
         elif verdict is Verdict.BUSY:
             self._primary_busy(now, error)
+        elif verdict is Verdict.QUALIFIES and self._busy_error is not None and is_silence(error):
+            if not failover.is_diverting:  # what a broker has said wins over the silence after it (P18)
+                self._fail(self._busy_error)
         elif verdict is Verdict.QUALIFIES:
             if trial:
                 self._trial_failed(now, error)

@@ -150,6 +150,7 @@ def _access(error: BaseException) -> bool:
     return isinstance(error, ServiceBusAuthorizationError) or _condition(error) in _ACCESS
 
 
+_UNANSWERED: Final = (PairingError, OperationTimeoutError, ServiceBusConnectionError, ServiceBusCommunicationError)
 _NETWORK: Final = (ServiceRequestError, ServiceResponseError, OSError)
 _NO_FILE: Final = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
@@ -321,9 +322,29 @@ def is_reach(error: BaseException) -> bool:
     return isinstance(error, NotTriedError) or DEFAULT(error) is not Verdict.REFUSED
 
 
+# What the SDK says of a connection or a link by itself, without a word from the broker.
+_NOT_SAID: Final = frozenset({"amqp:client-error", "amqp:socket-error", "amqp:unknown-error", "amqp:vendor-error"})
+
+
+def is_answer(error: BaseException) -> bool:
+    """Return whether a broker said this of the entity, the message or the token (P18).
+
+    The SDK tries again after most answers. What the broker said wins over the silence that such a retry may meet. A
+    connection or link that was refused or closed is no answer, and neither is a time-out.
+    """
+    if is_authentication(error):
+        return True
+    error = said(error)
+    if not isinstance(error, ServiceBusError) or isinstance(error, _UNANSWERED):
+        return False
+    return type(error) is not ServiceBusError or _condition(error) not in (None, *_NOT_SAID)
+
+
 def is_silence(error: BaseException) -> bool:
     """Whether nobody answered, where a refused or broken connection is an answer: time may still bring one (P19)."""
-    return any(isinstance(each, OperationTimeoutError | TimeoutError) for each in _causes(error))
+    return not is_answer(error) and any(
+        isinstance(each, OperationTimeoutError | TimeoutError) for each in _causes(error)
+    )
 
 
 # With these a broker refuses the message, not the sender; another queue would say the same. (Not so amqp:not-allowed:
