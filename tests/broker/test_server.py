@@ -111,6 +111,11 @@ async def test_namespaces_know_nothing_of_each_other(tmp_path: Path) -> None:
         assert key_of_one not in two.namespace.connection_string
 
 
+async def test_all_namespaces_share_one_slice_a_turn(tmp_path: Path) -> None:
+    async with serve("contoso", "fabrikam", data=tmp_path) as broker:
+        assert all(server.namespace._store.slices is broker.slices for server in broker.namespaces.values())
+
+
 async def test_time_goes_on_although_something_that_is_due_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

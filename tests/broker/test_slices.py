@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import pytest
 
-from pairbus.broker.slices import Job, Slices, SlicesFull
+from pairbus.broker.slices import Job, Line, Slices, SlicesFull
 
 
 class Loop:
@@ -31,8 +31,8 @@ class Loop:
         finally:
             self.log.append(f"{name} ends")
 
-    def start(self, name: str, units: int, cost: float = 0.001) -> Job[str]:
-        return self.slices.start(self.work(name, units, cost), self.note)
+    def start(self, name: str, units: int, cost: float = 0.001, lines: Sequence[Line] = ()) -> Job[str]:
+        return self.slices.start(self.work(name, units, cost), self.note, lines)
 
     def note(self, job: Job[Any]) -> None:
         self.ended.append(job.result())
@@ -189,3 +189,64 @@ def test_jobs_are_bounded() -> None:
     with pytest.raises(SlicesFull):
         loop.start("c", 9)
     assert len(loop.slices) == 2
+
+
+def test_a_job_in_a_line_begins_when_the_one_before_it_has_ended() -> None:
+    loop, line = Loop(), Line()
+    loop.start("a", 5, lines=[line])
+    loop.start("b", 1, lines=[line])
+    loop.start("c", 9)
+    assert loop.turn() == ["a3", "a4", "a ends", "c0"]
+    assert [each[0] for each in loop.turn()] == ["b", "b", "c", "c"]
+    assert loop.ended == ["a", "b"]
+    assert line == []
+
+
+def test_a_job_in_several_lines_waits_until_it_is_the_first_in_all() -> None:
+    loop, one, two = Loop(), Line(), Line()
+    loop.start("a", 4, lines=[one])
+    loop.start("b", 6, lines=[two])
+    loop.start("both", 1, lines=[one, two])
+    loop.start("c", 1, lines=[one])
+    while len(loop.slices):
+        loop.turn()
+    assert loop.ended == ["a", "b", "both", "c"]
+
+
+def test_done_is_part_of_its_job_for_those_that_wait_in_the_line() -> None:
+    loop, line = Loop(), Line()
+    order: list[str] = []
+    loop.slices.start(loop.work("a", 4), lambda _: order.append("a is done"), [line])
+    loop.slices.start(loop.work("b", 0), lambda _: order.append("b is done"), [line])
+    while len(loop.slices):
+        loop.turn()
+    assert order == ["a is done", "b is done"]
+
+
+def test_the_line_goes_on_behind_a_job_that_fails_or_is_cancelled() -> None:
+    loop, line = Loop(), Line()
+    loop.start("a", 9, lines=[line])
+    waiting = loop.start("b", 9, lines=[line])
+    loop.slices.start(failing(), lambda job: loop.ended.append(job), [line])
+    loop.start("c", 1, lines=[line])
+    waiting.cancel()
+    line[0].cancel()
+    loop.turn()
+    assert loop.ended[1:] == ["c"]
+    assert (line, len(loop.slices)) == ([], 0)
+
+
+def test_close_cancels_those_that_wait_in_a_line_too() -> None:
+    loop, line = Loop(), Line()
+    for name in "abc":
+        loop.start(name, 9, lines=[line])
+    loop.slices.close()
+    assert (loop.turn(), loop.ended, line, len(loop.slices)) == ([], [], [], 0)
+
+
+def test_nothing_runs_while_jobs_are_held() -> None:
+    loop = Loop()
+    with loop.slices.holding():
+        loop.start("a", 1)
+        assert loop.log == []
+    assert loop.turn() == ["a0", "a ends"]

@@ -7,14 +7,15 @@ Work that is done before the slice of the turn is spent ends within `start`, as 
 Between two units the world goes on: entities are deleted, connections end, the broker stops. A job looks again at what
 it needs after each `yield`, and releases what it holds in a `finally` block, which also runs when it is cancelled.
 Whatever walks over something whose length a client controls (queues that expire, a purge, a listing) starts a job
-here; the answer to the client is given in `done`. Work that must keep an order is one job, or a chain of them in which
-`done` starts the next.
+here; the answer to the client is given in `done`. Work that must keep an order is started in a line: it begins when
+what was started before it in that line has ended, `done` included.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
@@ -27,12 +28,26 @@ class SlicesFull(Exception):
     """Too many jobs are under way; the client is to be told that the server is busy."""
 
 
+class Line(list["Job[Any]"]):
+    """Jobs in the order in which they were started; only the first of them is under way."""
+
+    __slots__ = ()
+
+
 class Job(Generic[T]):
     """One piece of work, and what came of it."""
 
-    __slots__ = ("_done", "_error", "_is_running", "_result", "_work", "is_done")
+    __slots__ = ("_done", "_error", "_is_running", "_result", "_slices", "_work", "is_done", "lines")
 
-    def __init__(self, work: Generator[None, None, T], done: Callable[[Job[T]], None]) -> None:
+    def __init__(
+        self,
+        slices: Slices,
+        work: Generator[None, None, T],
+        done: Callable[[Job[T]], None],
+        lines: Sequence[Line],
+    ) -> None:
+        self.lines = lines
+        self._slices = slices
         self._work = work
         self._done: Callable[[Job[T]], None] | None = done
         self._result: T
@@ -56,7 +71,7 @@ class Job(Generic[T]):
             self.is_done = True
             self._done = None
             if not self._is_running:
-                self._work.close()
+                self._end()
 
     def step(self) -> None:
         """Do one unit of the work, and call `done` if that was the last."""
@@ -70,11 +85,34 @@ class Job(Generic[T]):
         else:
             self._is_running = False
             if self.is_done:
-                self._work.close()
+                self._end()
             return
         self.is_done = True
-        if self._done is not None:
-            self._done(self)
+        try:
+            if self._done is not None:
+                self._done(self)
+        finally:
+            self._end()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the first in all its lines."""
+        return all(line[0] is self for line in self.lines)
+
+    def _end(self) -> None:
+        try:
+            self._work.close()
+        finally:
+            self._slices.ended(self)
+
+
+def finish(work: Generator[None, None, T]) -> T:
+    """Do all that is left of a piece of work at once, and return its result."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
 
 class Slices:
@@ -95,38 +133,71 @@ class Slices:
         self._call_soon = call_soon
         self._slice_s = slice_s
         self._jobs_max = jobs_max
+        # Those that are not done; and of these the ones that don't wait for another one in their line.
+        self._all: dict[Job[Any], None] = {}
         self._jobs: deque[Job[Any]] = deque()
+        self._is_held = False
         #: Seconds that are left of this turn's slice.
         self._left = slice_s
         self._is_scheduled = False
         self._is_running = False
 
     def __repr__(self) -> str:
-        return f"<Slices: {len(self._jobs)} jobs>"
+        return f"<Slices: {len(self._all)} jobs>"
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self._all)
 
-    def start(self, work: Generator[None, None, T], done: Callable[[Job[T]], None]) -> Job[T]:
+    @property
+    def is_full(self) -> bool:
+        """Whether `start` would raise SlicesFull."""
+        return len(self._all) >= self._jobs_max
+
+    def start(
+        self, work: Generator[None, None, T], done: Callable[[Job[T]], None], lines: Sequence[Line] = ()
+    ) -> Job[T]:
         """Begin to do something, and call `done` with the job when it has ended: its `result` returns or raises.
 
-        Raises SlicesFull.
+        With `lines` it begins when it is the first in all of them. Raises SlicesFull.
         """
-        if len(self._jobs) >= self._jobs_max:
+        if self.is_full:
             work.close()
             raise SlicesFull
-        job = Job(work, done)
-        self._jobs.append(job)
-        if self._left > 0 and not self._is_running:
-            self._run()
-        self._schedule()
+        job = Job(self, work, done, lines)
+        self._all[job] = None
+        for line in lines:
+            line.append(job)
+        if job.is_first:
+            self._jobs.append(job)
+            if self._left > 0 and not (self._is_running or self._is_held):
+                self._run()
+            self._schedule()
         return job
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Let no job run within the block: `start` leaves all of it to the next turn."""
+        was_held, self._is_held = self._is_held, True
+        try:
+            yield
+        finally:
+            self._is_held = was_held
 
     def close(self) -> None:
         """Cancel all jobs, and take no more."""
         self._jobs_max = 0
-        while self._jobs:
-            self._jobs.popleft().cancel()
+        for job in list(self._all):
+            job.cancel()
+
+    def ended(self, job: Job[Any]) -> None:
+        """Let those begin that waited for a job to end; called by the job."""
+        del self._all[job]
+        for line in job.lines:
+            was_first = line[0] is job
+            line.remove(job)
+            if was_first and line and line[0].is_first:
+                self._jobs.append(line[0])
+                self._schedule()
 
     def _turn(self) -> None:
         self._is_scheduled = False
@@ -151,10 +222,9 @@ class Slices:
                         ended = clock()
                         self._left -= ended - began
                         began = ended
-                if jobs and jobs[0] is job:  # not so after `close`
-                    jobs.popleft()
-                    if not job.is_done:
-                        jobs.append(job)
+                jobs.popleft()
+                if not job.is_done:
+                    jobs.append(job)
         finally:
             self._is_running = False
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import errno
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -93,6 +93,8 @@ class Journal:
         self._readers: OrderedDict[int, int] = OrderedDict()
         self._compacting = False
         self._compaction_holds = 0
+        self._compacted = 0  # the segment that is being compacted; 0: none
+        self._held: Counter[int] = Counter()
         self._owed_bytes = 0  # of old segments that compaction has to read before it lets others go on
         self._spared_bytes = self._garbage_bytes = options.segment_bytes // 8  # to release until `on_garbage` is called
         #: Called on the loop's thread each time that an eighth of a segment was released.
@@ -301,6 +303,11 @@ class Journal:
         size = len(parts) if isinstance(parts, bytes) else sum(map(len, parts))
         return self._append(kind, parts, size, done, LAZY | PRIVILEGED if lazy else 0)
 
+    @property
+    def is_gathering(self) -> bool:
+        """Whether what is appended now is gathered."""
+        return self._gathered is not None
+
     @contextlib.contextmanager
     def gathering(self) -> Iterator[list[Gathered]]:
         """Gather what is appended in the meantime instead of writing it: the owner writes it as one record, which a
@@ -386,6 +393,20 @@ class Journal:
                 self._log.gate.shut(self.folder)
             else:
                 self._log.gate.open()
+
+    def hold(self, segment: int) -> bool:
+        """Keep a segment from being compacted until `let_go`, as its owner has yet to learn what a record in it says.
+        Return False if it is being compacted already."""
+        if segment == self._compacted:
+            return False
+        self._held[segment] += 1
+        return True
+
+    def let_go(self, segment: int) -> None:
+        """End a `hold`."""
+        self._held[segment] -= 1
+        if not self._held[segment]:
+            del self._held[segment]
 
     def release(self, segment: int, nbytes: int) -> None:
         """Count payload bytes of the segment that are no longer live: also of records that never were (settlements)."""
@@ -561,6 +582,8 @@ class Journal:
         full and that is mostly dead, so that it keeps the room that sends wait for."""
         if not segments or self._compaction_holds or self._is_stalled(segments[0].number):
             return False
+        if segments[0].number in self._held:
+            return False
         oldest, options = segments[0], self.options
         if not oldest.is_current:
             return len(segments) > 1
@@ -581,7 +604,7 @@ class Journal:
             raise JournalError("a compaction is already running")
         number = segments[0].number
         path = self._path(number)
-        self._compacting = True
+        self._compacting, self._compacted = True, number
         try:
             if segments[0].is_current:
                 await self._command(lambda log, now: log.turn_page(now))
@@ -596,7 +619,7 @@ class Journal:
                 await Compaction(chunks, self._append_copy, owner, pace, self._clock).copy_live()
             await self._delete(path)
         finally:
-            self._compacting = False
+            self._compacting, self._compacted = False, 0
         self._forget(number)
         return number
 

@@ -28,6 +28,7 @@ from pairbus.amqp.types import (
 from pairbus.broker.format.content import SCHEDULED_TIME
 from pairbus.broker.model import rule_description as rules
 from pairbus.broker.model.rules import Facts, RuleIndex, RuleSet, comparable
+from pairbus.broker.slices import finish
 from pairbus.broker.sql.system_properties import SYSTEM_PROPERTIES
 
 TRUE, FALSE = rules.TrueFilter(), rules.FalseFilter()
@@ -248,7 +249,7 @@ def sql(expression: str, action: str | None = None, name: str = "r") -> rules.Ru
 
 
 def judged(*described: rules.RuleDescription, **properties: Any) -> tuple[bool, list[dict[str, Any]], str | None]:
-    verdict = RuleSet(described).judge(message(properties, label="news"))
+    verdict = finish(RuleSet(described).judge(message(properties, label="news")))
     return verdict.is_match, [draft.properties for draft in verdict.drafts], verdict.error
 
 
@@ -272,7 +273,7 @@ def test_matches_without_an_action_make_one_copy_and_each_with_one_its_own() -> 
 )
 def test_an_action_alone_makes_a_copy_wherever_its_filter_matches(filter: rules.Filter, count: int) -> None:
     made = RuleSet([rules.RuleDescription(name="r", filter=filter, action=rules.SqlAction("SET a = 1"))])
-    verdict = made.judge(message())
+    verdict = finish(made.judge(message()))
     assert not made.always
     assert (verdict.is_match, len(verdict.drafts), verdict.error) == (False, count, None)
 
@@ -339,16 +340,21 @@ LOOKED_UP = st.lists(
 def test_the_index_knows_what_the_rules_of_each_would_say(changes: list[tuple[str, Any]], value: int) -> None:
     index: RuleIndex[str] = RuleIndex()
     known: dict[str, RuleSet] = {}
+    facts = message({"a": value, "b": 2})
+    snapshots: list[tuple[RuleIndex[str], set[str], set[str]]] = []
     for name, filters in changes:
+        snapshots.append((index.snapshot(), set(index.matching(facts)), set(index.special)))
         if filters is None:
             index.drop(name)
             known.pop(name, None)
         else:
             known[name] = ruleset(*filters)
             index.put(name, known[name])
-    facts = message({"a": value, "b": 2})
+    assert index.weight == sum(each.weight for each in known.values())
     assert index.special == {name: each for name, each in known.items() if not each.is_plain}
     assert set(index.matching(facts)) == {name for name, each in known.items() if each.is_plain and each.matches(facts)}
     for name in known:
         index.drop(name)
+    for taken, matching, special in snapshots:
+        assert (set(taken.matching(facts)), set(taken.special)) == (matching, special), "a snapshot stays as it was"
     assert repr(index) == "<RuleIndex: 0 subscriptions, 0 combinations of properties>"

@@ -12,8 +12,8 @@ from pairbus.broker.format.content import PING_CONTENT_TYPE
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer
 from pairbus.broker.model.rule_description import CorrelationFilter, FalseFilter, RuleDescription, SqlAction, SqlFilter
 from pairbus.broker.model.shared_bodies import Copy
-from pairbus.broker.operations import publish
 from pairbus.broker.refusal import Refusal
+from pairbus.broker.storage import publish_record
 from pairbus.journal import Options
 from tests.broker.namespace_rig import PING, Rig, body_of, condition, make, make_special, properties_of, refused
 from tests.message_view import View
@@ -615,7 +615,7 @@ def test_an_action_that_fails_is_an_error_of_its_rule_alone(rig: Rig) -> None:
 
 
 def test_copies_that_would_take_too_much_are_errors(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publish, "_CHANGED_BYTES_MAX", 500)
+    monkeypatch.setattr(publish_record, "_CHANGED_BYTES_MAX", 500)
     add_rules(rig, "a", *(rule("1=1", "SET n = 1", name=f"r{n}") for n in range(4)))
     rig.send(b"x" * 200, path="news")
     assert len(rig.peeked(A)) == 2

@@ -13,6 +13,7 @@ from pairbus.amqp.errors import ENTITY_DISABLED, NOT_ALLOWED
 from pairbus.broker.format import records
 from pairbus.broker.format.content import Traits
 from pairbus.broker.refusal import Refusal
+from pairbus.broker.slices import Line
 
 from .description import QueueDescription
 from .duplicates import DuplicateHistory, key_of
@@ -68,6 +69,7 @@ class QueueEntity:
         "deleting",
         "description",
         "duplicates",
+        "entering",
         "forwarded",
         "forwards",
         "id",
@@ -89,6 +91,7 @@ class QueueEntity:
         "renumbered",
         "revision",
         "segment",
+        "sending",
         "suspended",
         "transfer",
     )
@@ -107,6 +110,9 @@ class QueueEntity:
         self.partitions: Partitions | None = None
         #: Bytes of sends that are being written: they count as stored, or many at once would overfill the queue.
         self.pending_bytes = 0
+        #: Sends that are prepared in slices, in their order; and records that are written, whose messages enter it.
+        self.sending = Line()
+        self.entering = Line()
         self.pings = 0
         #: Messages and dead letters that it has forwarded since the start.
         self.forwarded = 0

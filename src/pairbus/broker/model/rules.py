@@ -14,7 +14,7 @@ which is how the service shows it. Names of properties are compared exactly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Generator, Hashable, Iterable
 from math import inf
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
@@ -90,6 +90,9 @@ _TIME_MS_MAX: Final = 253_402_300_799_999
 _AMQP_NAMES: Final = {"label": "subject", "session_id": "group_id", "reply_to_session_id": "reply_to_group_id"}
 _SYSTEM: Final = "sys."
 _USER: Final = "user."
+
+# What judging a rule costs at most, in units of a copy.
+_RULE_WEIGHT: Final = 10
 
 Signature = tuple[str, ...]
 
@@ -268,7 +271,7 @@ class Verdict(NamedTuple):
 class RuleSet:
     """The rules of a subscription, laid out for matching."""
 
-    __slots__ = ("_acting", "_sql", "always", "counts", "is_plain", "wanted")
+    __slots__ = ("_acting", "_sql", "always", "counts", "is_plain", "wanted", "weight")
 
     def __init__(self, rules: Iterable[RuleDescription]) -> None:
         #: Every message matches, whatever it holds.
@@ -301,6 +304,10 @@ class RuleSet:
         self._sql = tuple(sql)
         #: `matches` says all that there is to say.
         self.is_plain = not acting and not sql
+        #: What a message costs, in units of a copy.
+        self.weight = 1 + _RULE_WEIGHT * (
+            len(sql) + sum(len(each) for found in acting.values() for each in found.values())
+        )
 
     def matches(self, facts: Facts) -> bool:
         """Return whether at least one rule matches that is neither SQL nor has an action."""
@@ -311,9 +318,9 @@ class RuleSet:
                 return True
         return False
 
-    def judge(self, facts: Facts) -> Verdict:
-        """Return what all rules make of a message. That a filter without an action can't be evaluated is no error where
-        another one matches: the message gets there."""
+    def judge(self, facts: Facts) -> Generator[None, None, Verdict]:
+        """Return what all rules make of a message; yields between two rules. That a filter without an action can't be
+        evaluated is no error where another one matches: the message gets there."""
         is_match = self.matches(facts)
         acting = [
             rule
@@ -326,6 +333,7 @@ class RuleSet:
         for predicate, rule in self._sql:
             if is_match and rule.action is None:
                 continue
+            yield
             try:
                 if not predicate(facts):
                     continue
@@ -342,6 +350,7 @@ class RuleSet:
                 acting.append(rule)
         drafts = []
         for rule in acting:
+            yield
             draft = _changed(rule, facts)
             if isinstance(draft, str):
                 failed = failed or draft
@@ -364,7 +373,7 @@ class RuleIndex(Generic[K]):
     """The rules of all subscriptions of a topic: who wants which values, so that a message costs one look-up for each
     combination of properties that filters name, however many filters and subscriptions there are."""
 
-    __slots__ = ("_always", "_known", "_wanted", "special")
+    __slots__ = ("_always", "_known", "_own", "_snapshot", "_wanted", "special", "weight")
 
     def __init__(self) -> None:
         self._known: dict[K, RuleSet] = {}
@@ -372,36 +381,71 @@ class RuleIndex(Generic[K]):
         self._wanted: dict[Signature, dict[tuple[Hashable, ...], dict[K, None]]] = {}
         #: Those who are to be asked: some of their rules are SQL or have an action.
         self.special: dict[K, RuleSet] = {}
+        #: What a message costs at most, in units of a copy.
+        self.weight = 0
+        # What was given out, and the tables that it doesn't share.
+        self._snapshot: RuleIndex[K] | None = None
+        self._own: set[Signature] = set()
 
     def __repr__(self) -> str:
         return f"<RuleIndex: {len(self._known)} subscriptions, {len(self._wanted)} combinations of properties>"
+
+    def snapshot(self) -> RuleIndex[K]:
+        """Return the rules as they are now, which stay so whatever changes here."""
+        if self._snapshot is None:
+            taken = self._snapshot = RuleIndex()
+            taken._always, taken._wanted, taken.special = self._always, self._wanted, self.special
+            taken.weight = self.weight
+            self._own.clear()
+        return self._snapshot
+
+    def _part(self) -> None:
+        """Let what was given out keep the tables as they are, and go on with copies."""
+        if self._snapshot is not None:
+            self._snapshot = None
+            self._always, self._wanted, self.special = dict(self._always), dict(self._wanted), dict(self.special)
+
+    def _table(self, signature: Signature) -> dict[tuple[Hashable, ...], dict[K, None]]:
+        """Return the table of these names, to be changed: a copy where a snapshot may have it. Its entries are
+        replaced, never changed."""
+        if signature not in self._own:
+            self._wanted[signature] = dict(self._wanted.get(signature, ()))
+            self._own.add(signature)
+        return self._wanted[signature]
 
     def put(self, key: K, rules: RuleSet) -> None:
         """Take in the rules of a subscription, instead of those that it had."""
         self.drop(key)
         self._known[key] = rules
+        self.weight += rules.weight
         if not rules.is_plain:
             self.special[key] = rules
         elif rules.always:
             self._always[key] = None
         else:
             for signature, wanted in rules.wanted:
-                table = self._wanted.setdefault(signature, {})
+                table = self._table(signature)
                 for values in wanted:
-                    table.setdefault(values, {})[key] = None
+                    table[values] = {**table.get(values, {}), key: None}
 
     def drop(self, key: K) -> None:
+        """Forget the rules of a subscription."""
+        self._part()
         rules = self._known.pop(key, None)
+        if rules is None:
+            return
+        self.weight -= rules.weight
         self.special.pop(key, None)
         self._always.pop(key, None)
-        for signature, wanted in () if rules is None or not rules.is_plain else rules.wanted:
-            table = self._wanted[signature]
+        for signature, wanted in rules.wanted if rules.is_plain else ():
+            table = self._table(signature)
             for values in wanted:
-                del table[values][key]
+                table[values] = {each: None for each in table[values] if each != key}
                 if not table[values]:
                     del table[values]
             if not table:
                 del self._wanted[signature]
+                self._own.discard(signature)
 
     def matching(self, facts: Facts) -> Iterable[K]:
         """Return who gets a message, but for the special ones."""

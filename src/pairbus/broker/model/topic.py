@@ -18,7 +18,7 @@ from .description import SubscriptionDescription, TopicDescription, as_queue
 from .entity import QueueEntity
 from .outcomes import DeadLetter
 from .rule_description import RuleDescription
-from .rules import Facts, RuleIndex, RuleSet, Verdict
+from .rules import RuleIndex, RuleSet
 from .shared_bodies import Account
 
 SUBSCRIPTIONS_MAX: Final = 2000
@@ -36,7 +36,16 @@ SESSION_MISSING: Final = DeadLetter(
 class Topic(QueueEntity):
     """A topic; its `active` queue holds the scheduled messages."""
 
-    __slots__ = ("_index", "_subscriptions", "account", "arriving", "has_sessions", "on_deleted", "subscriptions")
+    __slots__ = (
+        "_index",
+        "_subscriptions",
+        "account",
+        "arriving",
+        "has_sessions",
+        "is_publishing_due",
+        "on_deleted",
+        "subscriptions",
+    )
 
     KIND = records.TOPIC
     # Not a queue's, but with all that is asked of one that messages are sent to.
@@ -52,6 +61,8 @@ class Topic(QueueEntity):
         #: Whether one of them requires sessions.
         self.has_sessions = False
         self._index: RuleIndex[Subscription] = RuleIndex()
+        #: Whether scheduled messages that are due are on their way to its subscriptions.
+        self.is_publishing_due = False
         self.on_deleted: Callable[[], None] | None = None
         super().__init__(id, description, revision)  # type: ignore[arg-type]
 
@@ -119,23 +130,14 @@ class Topic(QueueEntity):
             self._index.put(subscription, subscription.ruleset)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether `targets` says who gets what: no rule is SQL or has an action."""
-        return not self._index.special
+    def rules(self) -> RuleIndex[Subscription]:
+        """The rules of its subscriptions as they are now, which stay so whatever changes."""
+        return self._index.snapshot()
 
     def filter_counts(self) -> tuple[int, int]:
         """Return how many SQL and how many correlation filters there are."""
         counts = [each.ruleset.counts for each in (*self._subscriptions.values(), *self.arriving.values())]
         return sum(sql for sql, _ in counts), sum(correlation for _, correlation in counts)
-
-    def verdicts(self, facts: Facts) -> list[tuple[Subscription, Verdict]]:
-        """Return what each of the subscriptions makes of a message of which some rules are SQL or have actions."""
-        return [(each, rules.judge(facts)) for each, rules in self._index.special.items() if not each.deleting]
-
-    def targets(self, facts: Facts) -> list[Subscription]:
-        """Return the subscriptions that get a copy, but for those of `verdicts`
-        (docs/reference/protocol.md#topics-and-rules)."""
-        return [each for each in self._index.matching(facts) if not each.deleting]
 
     def __repr__(self) -> str:
         return f"<Topic {self.name}: {len(self._subscriptions)} subscriptions, {self.scheduled_count} scheduled>"

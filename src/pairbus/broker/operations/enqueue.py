@@ -7,10 +7,10 @@ seen by anyone. A ping (P32) goes the whole way of a message, to the synced disk
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 from functools import partial
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from pairbus.amqp import errors as conditions
 from pairbus.amqp.errors import AmqpError
@@ -22,17 +22,25 @@ from pairbus.broker.model.message import SCHEDULED, Message
 from pairbus.broker.model.outcomes import DUPLICATE, PINGED
 from pairbus.broker.model.partitions import PARTITION_SHIFT, common_key
 from pairbus.broker.model.queue import MessageQueue
-from pairbus.broker.model.topic import Topic
+from pairbus.broker.model.rules import RuleIndex
+from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.storage.store import Done, recopied, refusal_of, unavailable
+from pairbus.broker.slices import Job, SlicesFull, finish
+from pairbus.broker.storage.publish_record import PublishRecord, limit_lifetime
+from pairbus.broker.storage.store import Done, Refused, Staged, busy, recopied, refusal_of, unavailable
 from pairbus.journal import JournalError
 
-from .publish import PublishOperations, StoredPublication, limit_lifetime
+from .publish import PublishOperations
 
 # Activated with one record; those behind them are due at once.
 _ACTIVATED_MAX: Final = 200
 # Of old message ids that are forgotten before new ones are taken.
 _FORGOTTEN_MAX: Final = 100
+# What a send to a topic may cost to be done at once, in units of a copy; what costs more is prepared in slices.
+WEIGHT_AT_ONCE: Final = 16
+_READ_AT_ONCE: Final = 32
+# What a message that waits for that takes in memory beside its payload.
+_STAGED_BYTES: Final = 512
 
 
 class EnqueueOperations(PublishOperations):
@@ -58,38 +66,43 @@ class EnqueueOperations(PublishOperations):
         if entity.deleting or target.dead_letter is None or entity.refuses_sends is not None:
             done(_refuses_sends(target))
             return
+        if isinstance(entity, Topic) and (entity.sending or len(payloads) * entity.rules.weight > WEIGHT_AT_ONCE):
+            self._send_in_slices(target, payloads, now, done, [] if results is None else results, numbered)
+            return
         duplicates = None if entity.duplicates is None else _SendDuplicates(entity, now)
         batch = read_batch(entity, payloads, duplicates, self._store.new_id)
         if isinstance(batch, Refusal):
             done(batch)
             return
-        contents, pings, outcomes, size, partition = batch
         if duplicates is not None:
             done = duplicates.joined(done)
+        contents, _, outcomes, _, partition = batch
         if partition is not None:
             entity.turn_to_placed(partition)
-        messages: list[Message] = []
-        publications: list[StoredPublication] = []
-        numbers: Sequence[int]
-        kind = records.ENQUEUE
         if isinstance(entity, Topic):
-            kind = records.PUBLISH
-            kept = payloads
-            if len(contents) < len(payloads):
-                kept = [payload for payload, outcome in zip(payloads, outcomes, strict=True) if not outcome]
-            laid_out = self._lay_out_publications(entity, contents, kept, now, done, numbered)
-            publications, parts, numbers, done = laid_out
+            kept = _kept(payloads, outcomes)
+            record = finish(self._laying_out(entity, entity.rules, contents, kept, now, numbered, None))
+            prepared = PreparedSend(batch, duplicates, record.numbers, [], record.all_parts(), record)
+            done = self._reporting_unmatched(entity, record, kept, done)
         else:
             first = entity.last_sequence + 1
             numbers = (first,) if len(contents) == 1 else range(first, first + len(contents))
             messages, parts = lay_out_entries(entity, contents, now, numbers)
+            prepared = PreparedSend(batch, duplicates, numbers, messages, parts, None)
+        self._write_send(entity, prepared, now, done, results)
+
+    def _write_send(
+        self, entity: QueueEntity, prepared: PreparedSend, now: float, done: Done, results: list[int] | None
+    ) -> None:
+        """Write what was prepared, with one record."""
+        (_, pings, outcomes, size, _), duplicates, numbers, messages, parts, record = prepared
         if results is not None:
-            if len(numbers) == len(payloads):
+            if len(numbers) == len(outcomes):
                 results += numbers
             else:
                 stored = iter(numbers)
                 results += [outcome or next(stored) for outcome in outcomes]
-        head_bytes = records.BATCH_HEAD_BYTES
+        kind, head_bytes = records.ENQUEUE if record is None else records.PUBLISH, records.BATCH_HEAD_BYTES
         if not parts:
             kind, head_bytes, parts = _record_without_messages(entity.id, pings, duplicates)
             if not parts:
@@ -101,7 +114,7 @@ class EnqueueOperations(PublishOperations):
             parts.append(records.pack_seen(now, duplicates.keys))
             sighting = duplicates.begin()
         entity.pending_bytes += size
-        written = partial(self._sent, entity, messages, publications, size, len(pings), head_bytes, now, done, sighting)
+        written = partial(self._sent, entity, messages, record, size, len(pings), head_bytes, now, done, sighting)
         try:
             self._journal.append(kind, tuple(parts), written)
         except JournalError as error:
@@ -114,7 +127,7 @@ class EnqueueOperations(PublishOperations):
         self,
         entity: QueueEntity,
         messages: list[Message],
-        publications: list[StoredPublication],
+        record: PublishRecord | None,
         size: int,
         pings: int,
         head_bytes: int,
@@ -125,8 +138,8 @@ class EnqueueOperations(PublishOperations):
         segment: int,
         offset: int,
     ) -> None:
-        entity.pending_bytes -= size
         if error is not None:
+            entity.pending_bytes -= size
             refusal = refusal_of(error)
             if sighting is not None and entity.duplicates is not None:
                 entity.duplicates.refused(sighting, refusal)
@@ -136,6 +149,14 @@ class EnqueueOperations(PublishOperations):
         queue = entity.active
         entity.accessed_at = now
         entity.pings += pings
+        self._journal.release(segment, head_bytes)
+        if sighting is not None and entity.duplicates is not None:
+            entity.duplicates.written(sighting, segment, len(records.pack_seen(now, sighting.keys)))
+        if record is not None:
+            assert isinstance(entity, Topic)
+            self._enter_copies(entity, record, size, segment, offset, partial(done, None))
+            return
+        entity.pending_bytes -= size
         for message in messages:
             message.segment = segment
             message.offset += offset
@@ -146,10 +167,6 @@ class EnqueueOperations(PublishOperations):
             else:
                 message.content = None
             queue.enqueue(message)
-        woken = self._insert_copies(entity, publications, segment, offset) if publications else ()
-        self._journal.release(segment, head_bytes)
-        if sighting is not None and entity.duplicates is not None:
-            entity.duplicates.written(sighting, segment, len(records.pack_seen(now, sighting.keys)))
         if messages:
             if entity.partitions is None:
                 entity.confirmed_sequence = message.sequence_number
@@ -164,8 +181,100 @@ class EnqueueOperations(PublishOperations):
                 queue.on_available()
         elif messages:
             queue.wake()
-        for copy_queue in woken:
-            copy_queue.wake()
+
+    # ---- sends that are prepared in slices
+
+    def _send_in_slices(
+        self,
+        target: MessageQueue | Topic,
+        payloads: Sequence[bytes],
+        now: float,
+        done: Done,
+        results: list[int],
+        numbered: bool,
+    ) -> None:
+        """Prepare a send in slices, behind those that came before it, and then write it if the topic still takes it."""
+        topic = target.entity
+        assert isinstance(topic, Topic)
+        if self._journal.is_gathering:  # the other records would not wait for this one
+            done(busy())
+            return
+        staged = Staged(self._store)
+        work = staged.during(self._preparing(topic, topic.rules, payloads, now, numbered, staged))
+        try:
+            staged.hold(sum(map(len, payloads)) + _STAGED_BYTES * len(payloads))
+            self._store.slices.start(
+                work, partial(self._write_prepared, target, payloads, now, done, results), (topic.sending,)
+            )
+        except Refused as refused:
+            work.close()
+            done(refused.refusal)
+        except SlicesFull:
+            done(busy())
+
+    def _write_prepared(
+        self,
+        target: MessageQueue | Topic,
+        payloads: Sequence[bytes],
+        now: float,
+        done: Done,
+        results: list[int],
+        job: Job[PreparedSend],
+    ) -> None:
+        try:
+            prepared = job.result()
+        except Refused as refused:
+            done(refused.refusal)
+            return
+        self.send_prepared(target, prepared, payloads, now, done, results)
+
+    def send_prepared(
+        self,
+        target: MessageQueue | Topic,
+        prepared: PreparedSend,
+        payloads: Sequence[bytes],
+        now: float,
+        done: Done,
+        results: list[int],
+    ) -> None:
+        """Write what was prepared in slices, unless the topic can't take it any more."""
+        topic = target.entity
+        assert isinstance(topic, Topic)
+        if topic.deleting or topic.refuses_sends is not None:
+            done(_refuses_sends(target))
+            return
+        batch, duplicates, record = prepared.batch, prepared.duplicates, prepared.record
+        refusal = _refuses_size(topic, batch[4], batch[3])
+        if refusal is not None:
+            done(refusal)
+            return
+        if duplicates is not None:
+            done = duplicates.joined(done)
+        if record is not None:
+            done = self._reporting_unmatched(topic, record, _kept(payloads, batch[2]), done)
+        self._write_send(topic, prepared, now, done, results)
+
+    def _preparing(
+        self,
+        topic: Topic,
+        rules: RuleIndex[Subscription],
+        payloads: Sequence[bytes],
+        now: float,
+        numbered: bool,
+        staged: Staged,
+        known: Container[bytes] = (),
+    ) -> Generator[None, None, PreparedSend]:
+        """Prepare a send to a topic. Ids that are `known` are duplicates."""
+        duplicates = None if topic.duplicates is None else _SendDuplicates(topic, now, known)
+        batch = yield from _reading_batch(topic, payloads, duplicates, self._store.new_id)
+        if isinstance(batch, Refusal):
+            raise Refused(batch)
+        contents, _, outcomes, _, partition = batch
+        if partition is not None:
+            topic.turn_to_placed(partition)
+        yield
+        record = yield from self._laying_out(topic, rules, contents, _kept(payloads, outcomes), now, numbered, staged)
+        return PreparedSend(batch, duplicates, record.numbers, [], record.all_parts(), record)
 
     def refuses(self, target: MessageQueue | Topic, payloads: Sequence[bytes]) -> Refusal | None:
         """Return why these messages could not be sent now, as far as can be told without sending them."""
@@ -270,6 +379,24 @@ class EnqueueOperations(PublishOperations):
 _Batch = tuple[list[Content], list[bytes], list[int], int, int | None]
 
 
+class PreparedSend(NamedTuple):
+    """A send up to the point where it is written. `record` is that of a topic, `messages` are those of a queue."""
+
+    batch: _Batch
+    duplicates: _SendDuplicates | None
+    numbers: Sequence[int]
+    messages: list[Message]
+    parts: list[bytes]
+    record: PublishRecord | None
+
+
+def _kept(payloads: Sequence[bytes], outcomes: Sequence[int]) -> Sequence[bytes]:
+    """Return the payloads that are to be stored."""
+    if any(outcomes):
+        return [payload for payload, outcome in zip(payloads, outcomes, strict=True) if not outcome]
+    return payloads
+
+
 def read_batch(
     entity: QueueEntity,
     payloads: Sequence[bytes],
@@ -277,15 +404,47 @@ def read_batch(
     new_id: Callable[[], str],
 ) -> _Batch | Refusal:
     """Parse the messages of one send and check that the entity can take them, or return why it takes none of them."""
+    batch: _Batch = ([], [], [], 0, None)
+    sent: list[Traits] = []
+    size = _read_messages(entity, payloads, duplicates, new_id, batch, sent)
+    return size if isinstance(size, Refusal) else _checked(entity, batch, size, sent, duplicates)
+
+
+def _reading_batch(
+    entity: QueueEntity,
+    payloads: Sequence[bytes],
+    duplicates: _SendDuplicates | None,
+    new_id: Callable[[], str],
+) -> Generator[None, None, _Batch | Refusal]:
+    """Do the same in slices."""
+    batch: _Batch = ([], [], [], 0, None)
+    sent: list[Traits] = []
+    size = 0
+    for start in range(0, len(payloads), _READ_AT_ONCE):
+        read = _read_messages(entity, payloads[start : start + _READ_AT_ONCE], duplicates, new_id, batch, sent)
+        if isinstance(read, Refusal):
+            return read
+        size += read
+        yield
+    return _checked(entity, batch, size, sent, duplicates)
+
+
+def _read_messages(
+    entity: QueueEntity,
+    payloads: Sequence[bytes],
+    duplicates: _SendDuplicates | None,
+    new_id: Callable[[], str],
+    batch: _Batch,
+    sent: list[Traits],
+) -> int | Refusal:
+    """Parse messages into a batch and, where the entity has partitions, note what they say of theirs in `sent`. Return
+    how many bytes count as sent, or why the entity can't take one of the messages."""
+    contents, pings, outcomes, _, _ = batch
     limit = entity.message_bytes_max
     needs_session = entity.active.sessions is not None
     needs_traits = entity.needs_traits
-    contents: list[Content] = []
-    pings: list[bytes] = []
-    outcomes: list[int] = []
+    has_partitions = entity.partitions is not None
     size = 0
-    partition: int | None = None
-    sent: list[Traits] | None = None if entity.partitions is None else []
     for payload in payloads:
         if len(payload) > limit:
             text = f"The message has {len(payload)} bytes; '{entity.name}' takes messages of up to {limit} bytes."
@@ -303,7 +462,7 @@ def read_batch(
         if needs_session and (traits is None or traits.session_id is None):
             text = f"The entity '{entity.name}' requires sessions: a message without a session id can't be sent to it."
             return Refusal(conditions.NOT_ALLOWED, text)
-        if sent is not None and traits is not None:
+        if has_partitions and traits is not None:
             sent.append(traits)
         if duplicates is not None and traits is not None and duplicates.has(traits):
             outcomes.append(DUPLICATE)
@@ -311,21 +470,35 @@ def read_batch(
         contents.append(content)
         outcomes.append(0)
         size += len(content[3])
+    return size
+
+
+def _checked(
+    entity: QueueEntity, batch: _Batch, size: int, sent: list[Traits], duplicates: _SendDuplicates | None
+) -> _Batch | Refusal:
+    """Return a batch that was read, or why the entity can't take all of it."""
+    partition: int | None = None
     if sent:
         placed = entity.choose_partition(sent)
         if isinstance(placed, Refusal):
             return placed
         partition = placed
+    refusal = _refuses_size(entity, partition, size)
+    if refusal is None and duplicates is not None:
+        refusal = duplicates.refusal()
+    return refusal or (*batch[:3], size, partition)
+
+
+def _refuses_size(entity: QueueEntity, partition: int | None, size: int) -> Refusal | None:
+    """Return a refusal when the entity has no room for so many bytes more."""
+    if partition is not None:
         held = entity.held_bytes(partition)
     elif isinstance(entity, Topic):
         held = entity.size_bytes
     else:
         held = entity.active.size_bytes + entity.dead_letter.size_bytes
     held += entity.pending_bytes
-    if held + size > entity.max_bytes:
-        return _full(entity, partition, held, size)
-    refusal = None if duplicates is None else duplicates.refusal()
-    return refusal or (contents, pings, outcomes, size, partition)
+    return _full(entity, partition, held, size) if held + size > entity.max_bytes else None
 
 
 def partition_for_send(entity: QueueEntity, payloads: Sequence[bytes]) -> int | None:
@@ -426,21 +599,26 @@ def _entry_with_traits(entity: QueueEntity, number: int, now: float, content: Co
 class _SendDuplicates:
     """Duplicate detection for one send: the ids that it adds, and the pending earlier ones that it must wait for."""
 
-    __slots__ = ("_entity", "_history", "_now", "_waits", "keys")
+    __slots__ = ("_done", "_entity", "_history", "_known", "_left", "_now", "_refusal", "_waits", "keys")
 
-    def __init__(self, entity: QueueEntity, now: float) -> None:
+    def __init__(self, entity: QueueEntity, now: float, known: Container[bytes] = ()) -> None:
         assert entity.duplicates is not None
         self._entity = entity
         self._history = entity.duplicates
         self._now = now
+        self._known = known
         self._waits: list[Sighting] = []
+        # What is to be waited for, why some of it failed, and who asks.
+        self._left = 0
+        self._refusal: Refusal | None = None
+        self._done: Done | None = None
         self.keys: dict[bytes, None] = {}
         self._history.forget(now, _FORGOTTEN_MAX)
 
     def has(self, traits: Traits) -> bool:
         """Return whether this id is a duplicate; otherwise remember it."""
         key = self._entity.duplicate_key(traits)
-        if key in self.keys:
+        if key in self.keys or key in self._known:
             return True
         earlier = self._history.find(key, self._now)
         if earlier is None:
@@ -448,7 +626,14 @@ class _SendDuplicates:
             return False
         if earlier.is_pending and earlier not in self._waits:
             self._waits.append(earlier)
+            self._left += 1
+            self._history.wait(earlier, self._finish)
         return True
+
+    @property
+    def has_waited(self) -> bool:
+        """Whether one of its messages was a duplicate of one on its way to the disk."""
+        return bool(self._waits)
 
     def refusal(self) -> Refusal | None:
         """Return a refusal when the history has no room for the ids of this send."""
@@ -465,22 +650,17 @@ class _SendDuplicates:
 
     def joined(self, done: Done) -> Done:
         """Return a `done`, to be called once, that also waits for the earlier messages that this send duplicates."""
-        waits = self._waits
-        if not waits:
+        if not self._waits:
             return done
-        left = len(waits) + 1
-        refused: Refusal | None = None
+        self._done = done
+        self._left += 1
+        return self._finish
 
-        def finish(refusal: Refusal | None) -> None:
-            nonlocal left, refused
-            left -= 1
-            refused = refused or refusal
-            if not left:
-                done(refused)
-
-        for sighting in waits:
-            self._history.wait(sighting, finish)
-        return finish
+    def _finish(self, refusal: Refusal | None) -> None:
+        self._left -= 1
+        self._refusal = self._refusal or refusal
+        if not self._left and self._done is not None:
+            self._done(self._refusal)
 
 
 def _refuses_sends(target: MessageQueue | Topic) -> Refusal:

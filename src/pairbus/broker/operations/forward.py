@@ -30,7 +30,9 @@ from pairbus.broker.model.outcomes import DUPLICATE, DeadLetter
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.topic import Topic
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.storage.store import Done, Store, nobody
+from pairbus.broker.slices import Job, SlicesFull
+from pairbus.broker.storage.publish_record import PublishRecord
+from pairbus.broker.storage.store import Done, Refused, Staged, Store, nobody
 from pairbus.journal import JournalError
 
 from .enqueue import EnqueueOperations, lay_out_entries
@@ -279,14 +281,80 @@ class ForwardOperations(EnqueueOperations, Registry):
         if target.deleting:
             self._wait(source, forwarding, now + _RETRY_S)
             return
-        load = self._load(source, forwarding, target, now)
+        if isinstance(target, Topic):
+            self._forward_in_slices(source, forwarding, target, now)
+        else:
+            self._write_load(source, forwarding, self._load(source, forwarding, target, now), None)
+
+    def _write_load(
+        self, source: MessageQueue, forwarding: Forwarding, load: _Load, record: PublishRecord | None
+    ) -> None:
         if load.messages or load.duplicates:
-            self._write_forward(source, forwarding, load)
+            self._write_forward(source, forwarding, load, record)
         elif load.pending is not None and load.history is not None:
             forwarding.is_writing = True
             load.history.wait(load.pending, lambda _: self._resume(source, forwarding))
         elif source.available and source not in self._retries:
             self._note_due(source)
+
+    def _forward_in_slices(self, source: MessageQueue, forwarding: Forwarding, topic: Topic, now: float) -> None:
+        """Forward to a topic, behind what was sent there before."""
+        forwarding.is_writing = True
+        staged = Staged(self._store)
+        work = staged.during(self._preparing_forward(source, forwarding, topic, now, staged))
+        try:
+            self._store.slices.start(
+                work, partial(self._write_prepared_forward, source, forwarding, now), (topic.sending,)
+            )
+        except SlicesFull:
+            forwarding.is_writing = False
+            self._wait(source, forwarding, now + _RETRY_S)
+
+    def _preparing_forward(
+        self, source: MessageQueue, forwarding: Forwarding, topic: Topic, now: float, staged: Staged
+    ) -> Generator[None, None, tuple[_Load, PublishRecord] | None]:
+        """Take what goes with the next record and lay that out; None: it can't go there any more."""
+        if not self._leads_to(source, forwarding, topic):
+            return None
+        load = self._load(source, forwarding, topic, now)
+        is_ready = False
+        try:
+            yield
+            payloads = [content[pairs_bytes:] for _, _, pairs_bytes, content, _ in load.contents]
+            record = yield from self._laying_out(
+                topic, topic.rules, load.contents, payloads, now, False, staged, load.partitions
+            )
+            is_ready = self._leads_to(source, forwarding, topic)
+            return (load, record) if is_ready else None
+        finally:
+            if not is_ready and not source.entity.deleted:
+                self._store.restore(source, load.gone)
+
+    def _leads_to(self, source: MessageQueue, forwarding: Forwarding, topic: Topic) -> bool:
+        """Return whether a queue forwards to a topic that takes it."""
+        return (
+            self._forwarding.get(source) is forwarding
+            and forwarding.destination.lower() == topic.name.lower()
+            and not (source.entity.deleting or topic.deleting)
+            and topic.refuses_sends is None
+        )
+
+    def _write_prepared_forward(
+        self,
+        source: MessageQueue,
+        forwarding: Forwarding,
+        now: float,
+        job: Job[tuple[_Load, PublishRecord] | None],
+    ) -> None:
+        forwarding.is_writing = False
+        try:
+            prepared = job.result()
+        except Refused:
+            prepared = None
+        if prepared is None:
+            self._wait(source, forwarding, now + _RETRY_S)
+        else:
+            self._write_load(source, forwarding, *prepared)
 
     def _resume(self, source: MessageQueue, forwarding: Forwarding) -> None:
         forwarding.is_writing = False
@@ -408,20 +476,22 @@ class ForwardOperations(EnqueueOperations, Registry):
 
     # ---- records
 
-    def _write_forward(self, source: MessageQueue, forwarding: Forwarding, load: _Load) -> None:
+    def _write_forward(
+        self, source: MessageQueue, forwarding: Forwarding, load: _Load, record: PublishRecord | None
+    ) -> None:
         target, now, gone = load.target, load.now, load.gone
         results: list[int] = []
         done: Done = partial(self._forwarded, source, forwarding, load, results)
         forwarding.is_writing = True
         messages: list[Message] = []
-        if isinstance(target, Topic):
-            kind = records.PUBLISH
+        if record is not None:
+            assert isinstance(target, Topic)
+            kind, parts = records.PUBLISH, record.all_parts()
+            results += record.numbers
             payloads = [content[pairs_bytes:] for _, _, pairs_bytes, content, _ in load.contents]
-            laid_out = self._lay_out_publications(target, load.contents, payloads, now, done, False, load.partitions)
-            publications, parts, numbers, done = laid_out
-            results += numbers
+            done = self._reporting_unmatched(target, record, payloads, done)
         else:
-            kind, publications = records.ENQUEUE, []
+            kind = records.ENQUEUE
             results += load.give_numbers()
             messages, parts = lay_out_entries(target, load.contents, now, results)
         head_bytes = records.BATCH_HEAD_BYTES
@@ -436,7 +506,7 @@ class ForwardOperations(EnqueueOperations, Registry):
             parts.append(records.pack_seen(now, load.keys))
             sighting = load.history.begin(tuple(load.keys), now)
         target.pending_bytes += load.size
-        sent = partial(self._sent, target, messages, publications, load.size, 0, head_bytes, now, done, sighting)
+        sent = partial(self._sent, target, messages, record, load.size, 0, head_bytes, now, done, sighting)
         head = pack_forward(source.entity.id, kind, [message.sequence_number for message in gone])
 
         def written(error: JournalError | None, segment: int, offset: int) -> None:

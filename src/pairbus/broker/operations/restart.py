@@ -27,7 +27,7 @@ from pairbus.journal.journal import START
 from .forward import ForwardOperations
 from .transactions import TransactionOperations
 
-#: How soon what the disk refused to write is looked at again.
+#: How soon what the disk refused to write, or what still enters its queues, is looked at again.
 _UNWRITTEN_S: Final = 0.1
 
 #: Does work that takes long, with what nobody else changes meanwhile.
@@ -92,7 +92,7 @@ class RestartOperations(TransactionOperations, ForwardOperations):
             while True:
                 known = replay.count
                 position = await self._journal.read_again(position, replay.apply)
-                if self._store.maintenance.has_unwritten:
+                if self._store.maintenance.has_unwritten or any(entity.entering for entity in entities):
                     await asyncio.sleep(_UNWRITTEN_S)
                 elif replay.count == known:
                     break

@@ -7,13 +7,14 @@ one of the operations is refused, the others are undone as if the disk had refus
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from functools import partial
 
 from pairbus.broker.format import records
 from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.queue import MessageQueue
-from pairbus.broker.model.topic import Topic
+from pairbus.broker.model.rules import RuleIndex
+from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.model.transaction import (
     COMMITTING,
     OPEN,
@@ -26,11 +27,13 @@ from pairbus.broker.model.transaction import (
     timed_out,
 )
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.storage.store import Done, unavailable
+from pairbus.broker.slices import Job, SlicesFull
+from pairbus.broker.storage.store import Done, Refused, Staged, busy, unavailable
 from pairbus.journal import JournalError
 from pairbus.journal.journal import Gathered
 
-from .transfer import TransferOperations
+from .enqueue import WEIGHT_AT_ONCE, PreparedSend
+from .transfer import TransferOperations, is_disabled
 
 
 class TransactionOperations(TransferOperations):
@@ -72,6 +75,9 @@ class TransactionOperations(TransferOperations):
         results: list[int],
     ) -> None:
         """Send messages through another entity, in no transaction; as `send` otherwise."""
+        if not is_disabled(target):
+            self._send_through(via, target, payloads, now, done, results)
+            return
         with self._journal.gathering() as gathered:
             self._send_through(via, target, payloads, now, done, results)
         if gathered:
@@ -101,20 +107,75 @@ class TransactionOperations(TransferOperations):
         self._commit(transaction, now, done)
 
     def _commit(self, transaction: Transaction, now: float, done: Done, *_: object) -> None:
+        if not self._may_begin(transaction, now, done):
+            return
+        sends = [each for each in transaction.operations if isinstance(each, Send) and not is_disabled(each.target)]
+        rules = {each: each.target.entity.rules for each in sends if isinstance(each.target.entity, Topic)}
+        weight = sum(len(each.payloads) * index.weight for each, index in rules.items())
+        if weight <= WEIGHT_AT_ONCE and not any(each.target.entity.sending for each in rules):
+            _Commit(self, transaction, {}, done).begin(now)
+            return
+        staged = Staged(self._store)
+        work = staged.during(self._preparing_all(rules, now, staged))
+        lines = {id(line): line for line in (each.target.entity.sending for each in rules)}
+        try:
+            staged.hold(transaction.size_bytes)
+            self._store.slices.start(
+                work, partial(self._commit_prepared, transaction, now, done), tuple(lines.values())
+            )
+        except (Refused, SlicesFull):
+            work.close()
+            self._end(transaction, rolled_back(busy()), done)
+
+    def _preparing_all(
+        self, sends: Mapping[Send, RuleIndex[Subscription]], now: float, staged: Staged
+    ) -> Generator[None, None, dict[Send, PreparedSend]]:
+        """Prepare the sends of a transaction to topics, by these rules."""
+        while True:
+            prepared: dict[Send, PreparedSend] = {}
+            known: dict[QueueEntity, set[bytes]] = {}
+            for send, rules in sends.items():
+                topic = send.target.entity
+                assert isinstance(topic, Topic)
+                keys = known.setdefault(topic, set())
+                ready = prepared[send] = yield from self._preparing(
+                    topic, rules, send.payloads, now, False, staged, keys
+                )
+                if ready.duplicates is not None:
+                    keys.update(ready.duplicates.keys)
+            if not any(ready.record is not None and ready.record.is_stale for ready in prepared.values()):
+                return prepared
+
+    def _commit_prepared(
+        self, transaction: Transaction, now: float, done: Done, job: Job[dict[Send, PreparedSend]]
+    ) -> None:
+        try:
+            prepared = job.result()
+        except Refused as refused:
+            self._end(transaction, rolled_back(refused.refusal), done)
+            return
+        if any(each.duplicates is not None and each.duplicates.has_waited for each in prepared.values()):
+            self._commit(transaction, now, done)
+        elif self._may_begin(transaction, now, done):
+            _Commit(self, transaction, prepared, done).begin(now)
+
+    def _may_begin(self, transaction: Transaction, now: float, done: Done) -> bool:
+        """Return whether a commit can begin now. It ends where it never can, and is tried again later where it can't
+        yet."""
         for operation in transaction.operations:
             if isinstance(operation, Settle):
                 refusal = operation.queue.missing(operation.tokens, now, operation.session)
                 if refusal is not None:
                     self._end(transaction, rolled_back(refusal), done)
-                    return
+                    return False
                 continue
             pending = self.pending_duplicate(operation.target, operation.payloads, now)
             if pending is not None:
                 # What becomes of this one is not known before it is known what becomes of the other.
                 history, sighting = pending
                 history.wait(sighting, partial(self._commit, transaction, now, done))
-                return
-        _Commit(self, transaction, done).begin(now)
+                return False
+        return True
 
     def _end(self, transaction: Transaction, failure: Refusal | None, done: Done | None = None) -> None:
         operations = self._store.transactions.end(transaction, failure)
@@ -145,11 +206,14 @@ class TransactionOperations(TransferOperations):
 class _Commit:
     """One commit under way: which of its operations are answered."""
 
-    __slots__ = ("_done", "_is_prepared", "_left", "_namespace", "_refusal", "_transaction")
+    __slots__ = ("_done", "_is_prepared", "_left", "_namespace", "_ready", "_refusal", "_transaction")
 
-    def __init__(self, namespace: TransactionOperations, transaction: Transaction, done: Done) -> None:
+    def __init__(
+        self, namespace: TransactionOperations, transaction: Transaction, ready: Mapping[Send, PreparedSend], done: Done
+    ) -> None:
         self._namespace = namespace
         self._transaction = transaction
+        self._ready = ready
         self._done = done
         self._left = len(transaction.operations)
         self._is_prepared = False
@@ -158,7 +222,8 @@ class _Commit:
     def begin(self, now: float) -> None:
         operations = self._transaction.operations
         numbers = _last_numbers(operations)
-        with self._namespace._journal.gathering() as gathered:
+        # Another job's records have no business among these.
+        with self._namespace._store.slices.holding(), self._namespace._journal.gathering() as gathered:
             for operation in operations:
                 self._prepare(operation, now)
                 if self._refusal is not None:
@@ -176,8 +241,14 @@ class _Commit:
         namespace = self._namespace
         if isinstance(operation, Send):
             operation.results.clear()
-            send = namespace.send if operation.via is None else partial(namespace._send_through, operation.via)
-            send(operation.target, operation.payloads, now, self._answered, operation.results)
+            target, payloads, results = operation.target, operation.payloads, operation.results
+            ready = self._ready.get(operation)
+            if operation.via is not None:
+                namespace._send_through(operation.via, target, payloads, now, self._answered, results, ready)
+            elif ready is not None:
+                namespace.send_prepared(target, ready, payloads, now, self._answered, results)
+            else:
+                namespace.send(target, payloads, now, self._answered, results)
         else:
             tokens, outcome, session = operation.tokens, operation.outcome, operation.session
             namespace.settle(operation.queue, tokens, outcome, now, self._answered, session=session)

@@ -21,7 +21,7 @@ from pairbus.broker.storage.store import Done, refusal_of, unavailable
 from pairbus.journal import JournalError
 
 from . import forward_decisions
-from .enqueue import EnqueueOperations, read_batch
+from .enqueue import EnqueueOperations, PreparedSend, read_batch
 from .registry import Registry
 
 
@@ -44,7 +44,7 @@ class TransferOperations(EnqueueOperations, Registry):
     ) -> Refusal | None:
         """Return why these messages could not be sent through an entity now."""
         refusal = _refuses(via)
-        if refusal is not None or not _is_disabled(target):
+        if refusal is not None or not is_disabled(target):
             return refusal or self.refuses(target, payloads)
         batch = read_batch(self.transfer_queue(via.entity), payloads, None, self._store.new_id)
         return batch if isinstance(batch, Refusal) else None
@@ -57,14 +57,17 @@ class TransferOperations(EnqueueOperations, Registry):
         now: float,
         done: Done,
         results: list[int],
+        prepared: PreparedSend | None = None,
     ) -> None:
         """Store messages at their destination, or in the transfer dead-letter queue of their via. The caller gathers
-        the records."""
+        the records of the latter."""
         refusal = _refuses(via)
         if refusal is not None:
             done(refusal)
-        elif _is_disabled(target):
+        elif is_disabled(target):
             self._dead_letter_transfer(via.entity, target, payloads, now, done, results)
+        elif prepared is not None:
+            self.send_prepared(target, prepared, payloads, now, done, results)
         else:
             self.send(target, payloads, now, done, results)
 
@@ -154,7 +157,7 @@ class TransferOperations(EnqueueOperations, Registry):
         queue.wake()
 
 
-def _is_disabled(target: MessageQueue | Topic) -> bool:
+def is_disabled(target: MessageQueue | Topic) -> bool:
     return target.entity.refuses_sends is not None and not target.entity.deleting
 
 

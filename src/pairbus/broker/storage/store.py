@@ -6,6 +6,7 @@ It decides nothing but how memory is shared between queues.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Final, TypeVar
 
 from pairbus.amqp import errors as conditions
 from pairbus.broker.format.content import message_id_in
@@ -21,6 +22,11 @@ from pairbus.journal import Journal, JournalBusy, JournalError, JournalFull, Jou
 from .live_records import LiveRecords
 from .maintenance import Maintenance
 from .unread import UnreadMessages
+
+T = TypeVar("T")
+
+#: Of what is prepared in slices, before it is written.
+STAGED_BYTES_MAX: Final = 128 << 20
 
 Done = Callable[[Refusal | None], None]
 Written = Callable[[JournalError | None, int, int], None]
@@ -67,6 +73,56 @@ def ignore() -> None:
     """Do nothing when something is over."""
 
 
+class Refused(Exception):
+    """Ends the preparation of a send with the reason why nothing is stored."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        self.refusal = refusal
+
+
+class Staged:
+    """The bytes that one send takes in memory while it is prepared in slices; all of them together are bounded."""
+
+    __slots__ = ("_nbytes", "_store")
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._nbytes = 0
+
+    def hold(self, nbytes: int) -> None:
+        """Count more bytes, or fewer. Raise Refused where that is too much, for this one or for all."""
+        self._nbytes += nbytes
+        self._store.staged_bytes += nbytes
+        if nbytes > 0 and self._nbytes > STAGED_BYTES_MAX:
+            text = (
+                f"Rules and subscriptions make more than {STAGED_BYTES_MAX} bytes of copies of what was sent at once. "
+                "Send fewer messages at once."
+            )
+            raise Refused(Refusal(conditions.MESSAGE_SIZE_EXCEEDED, text))
+        if nbytes > 0 and self._store.staged_bytes > STAGED_BYTES_MAX:
+            raise Refused(busy())
+
+    def during(self, work: Generator[None, None, T]) -> Generator[None, None, T]:
+        """Return this work, at whose end, whatever that is, all of its bytes are forgotten."""
+        guarded = self._guarded(work)
+        next(guarded)  # from now on `close` gets to `finally`
+        return guarded
+
+    def _guarded(self, work: Generator[None, None, T]) -> Generator[None, None, T]:
+        try:
+            yield
+            return (yield from work)
+        finally:
+            self._store.staged_bytes -= self._nbytes
+            self._nbytes = 0
+
+
+def busy() -> Refusal:
+    """Return what is said where too much is being prepared to be written."""
+    text = "Rules and subscriptions make the broker work for longer than it can keep up with; nothing was stored."
+    return Refusal(conditions.SERVER_BUSY, f"{text} Please wait 2 seconds and try again.")
+
+
 class Store:
     """Holds what the operations of one namespace share."""
 
@@ -83,6 +139,7 @@ class Store:
         "resident",
         "same",
         "slices",
+        "staged_bytes",
         "transactions",
         "unread",
         "watched",
@@ -94,6 +151,8 @@ class Store:
         self.slices = slices
         self.memory_budget = memory_budget
         self.new_token = new_token
+        #: Bytes of sends that are being prepared in slices.
+        self.staged_bytes = 0
         #: Bytes of contents held in memory.
         self.resident = 0
         self.notes: list[str] = []
