@@ -316,17 +316,17 @@ SABOTAGES = (
     # -- topics
     Sabotage(
         "busy-subscription-skipped",
-        "pairbus.broker.model.topic",
-        "self._index.matching(facts) if not each.deleting]",
-        "self._index.matching(facts) if not each.deleting and not each.active.locked]",
+        "pairbus.broker.storage.publish_record",
+        "self._rules.matching(facts) if not each.deleting]",
+        "self._rules.matching(facts) if not each.deleting and not each.active.locked]",
         "A subscription whose receivers are at work misses messages.",
         needs=("news",),
     ),
     Sabotage(
         "copy-against-the-rules",
-        "pairbus.broker.model.topic",
-        "for each in self._index.matching(facts) if not each.deleting",
-        "for each in self._subscriptions.values() if not each.deleting",
+        "pairbus.broker.storage.publish_record",
+        "for each in self._rules.matching(facts) if not each.deleting",
+        "for each in self._topic.subscriptions.values() if not each.deleting",
         "A subscription gets messages that its rules keep out.",
         needs=("news",),
     ),

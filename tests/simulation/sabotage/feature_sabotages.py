@@ -10,7 +10,7 @@ _REPLAY = "pairbus.broker.storage.replay"
 _LIVE = "pairbus.broker.storage.live_records"
 _FORWARD = "pairbus.broker.operations.forward"
 _TRANSACTIONS = "pairbus.broker.operations.transactions"
-_PUBLISH = "pairbus.broker.operations.publish"
+_PUBLISH = "pairbus.broker.storage.publish_record"
 
 _sabotage = partial(Sabotage, kind="features")
 
