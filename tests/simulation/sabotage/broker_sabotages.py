@@ -166,8 +166,8 @@ SABOTAGES = (
     Sabotage(
         "messages-of-a-lost-session-stranded",
         _SESSIONS,
-        "messages = [message for message in lock.held.values() if message.state == LOCKED]",
-        "messages = [message for message in lock.held.values() if message.state != LOCKED]",
+        "messages = [message for message in taken if message.state == LOCKED]",
+        "messages = [message for message in taken if message.state != LOCKED]",
         "Messages that were delivered under a session's lock and not settled are not delivered again.",
         needs=("receive jobs", "'forget'"),
     ),
