@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 from pairbus.broker.model.rule_description import RuleDescription
 from pairbus.broker.operations.quotas import Quotas
+from pairbus.broker.slices import Slices
 
 
 def entity(description):
@@ -20,6 +21,7 @@ class FakeNamespace:
     def __init__(self, name="east"):
         self.name = name
         self.quotas = Quotas()
+        self.slices = Slices()
         self.asked = []
         self.queues = {}
         self.topics = {}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pairbus.amqp.message import Header, Properties, encode_message
 from pairbus.amqp.types import Timestamp
@@ -28,6 +28,7 @@ from pairbus.journal import Journal, Options, Record
 from tests.message_view import View
 from tests.simulation.disk import SimulatedDisk
 
+T = TypeVar("T")
 FOLDER = "j"
 SMALL = Options(segment_bytes=2048, reserve_bytes=1024, allocate_bytes=256)
 WAITING = Refusal("waiting", "no answer yet")
@@ -51,6 +52,11 @@ def id_of(payload: bytes) -> Any:
 
 def properties_of(payload: bytes) -> dict[str, object]:
     return View(payload).application_properties
+
+
+def finished(work: Generator[None, None, T]) -> T:
+    """Return the result of what is done in slices."""
+    return Slices().start(work, lambda job: None).result()
 
 
 def condition(answer: object) -> str | None:
@@ -350,7 +356,7 @@ class Rig:
         return answers[0]
 
     def peeked(self, path: str = "orders", start: int = 0, count: int = 10_000) -> list[bytes]:
-        return self.namespace.peek(self.queue(path), start, count, self.now)
+        return finished(self.namespace.peek(self.queue(path), start, count, self.now))
 
     def bodies(self, path: str = "orders") -> list[bytes]:
         return [body_of(payload) for payload in self.peeked(path)]

@@ -16,7 +16,7 @@ from pairbus.broker.model.sessions import SessionLock
 from pairbus.broker.refusal import Refusal
 
 from .machine import thorough
-from .namespace_rig import Rig, body_of, make_special
+from .namespace_rig import Rig, body_of, finished, make_special
 
 DEAD = "orders/$DeadLetterQueue"
 # Times that meet.
@@ -298,7 +298,7 @@ class QueueAndModel(RuleBasedStateMachine):
         assert queue.entity.last_sequence == self.model.last
         if self.model.has_sessions:
             expected = sorted({one.session or "" for one in self.model.all})
-            assert self.rig.namespace.list_sessions(queue, None, 0, 100) == expected
+            assert sorted(finished(self.rig.namespace.list_sessions(queue, None, 0, 100))) == expected
 
     def body(self, message: Message) -> bytes:
         return body_of(self.rig.namespace.delivery(self.rig.queue(), message, locked=False))

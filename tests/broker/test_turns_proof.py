@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pairbus.broker.model.queue import AT_ONCE_MAX
+from pairbus.broker.model.message import Message
+from pairbus.broker.model.queue import AT_ONCE_MAX, MessageQueue
 from pairbus.broker.slices import SLICE_S, Slices
+from pairbus.broker.telemetry.metrics import Metrics, Sample
 from pairbus.journal import Options
 
-from .namespace_rig import DEAD, Rig, make_special
+from .namespace_rig import DEAD, Rig, body_of, make_special
 
 MANY = 4000
 UNIT_S = 0.001
@@ -221,3 +223,105 @@ def test_a_deleted_queue_is_taken_apart_in_steps(rig: Rig, turns: Turns) -> None
         held.append(sum(segment.live for segment in rig.journal.segments()))
     assert held[-1] < 100, "all its messages are released"
     assert max(one - other for one, other in itertools.pairwise(held)) <= held[0] / (MANY / AT_ONCE_MAX) * 2
+
+
+class Looked:
+    """Counts the messages that are looked at."""
+
+    def __init__(self, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        scan = MessageQueue.scan
+
+        def counted(scanned: MessageQueue, start: int) -> Iterator[Message]:
+            for message in scan(scanned, start):
+                self.count += scanned is queue
+                yield message
+
+        monkeypatch.setattr(MessageQueue, "scan", counted)
+
+
+@pytest.mark.parametrize("what", ["peek", "delete"])
+def test_a_search_through_a_queue_for_a_session(
+    rig: Rig, turns: Turns, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    queue = rig.create(requires_session=True)
+    for at in range(0, MANY, 500):
+        assert rig.send_payloads(*(make_special(b"x", session_id="a") for _ in range(at, at + 500))) is None
+    rig.send_payloads(make_special(b"wanted", session_id="b"))
+    looked = Looked(queue, monkeypatch)
+    answers: list[object] = []
+    namespace = rig.namespace
+    if what == "peek":
+        work = namespace.peek(queue, 0, 10, rig.now, "b")
+        namespace.slices.start(work, lambda job: answers.append([body_of(each) for each in job.result()]))
+    else:
+        namespace.delete_messages(queue, 10, rig.now, rig.now, lambda *each: answers.append(each), "b")
+    turn_max = 500 * int(SLICE_S / UNIT_S + 1)
+    assert 0 < looked.count <= turn_max and not answers
+    while turns.soon and not answers:
+        before = looked.count
+        turns.turn()
+        rig.turn()
+        rig.answer()
+        assert looked.count - before <= turn_max
+    assert answers == [[b"wanted"] if what == "peek" else (1, None)]
+
+
+def test_a_deletion_of_many_messages(rig: Rig, turns: Turns) -> None:
+    queue = rig.create()
+    fill(rig, turns)
+    answers: list[object] = []
+
+    def delete() -> None:
+        rig.namespace.delete_messages(queue, MANY, rig.now, rig.now, lambda *each: answers.append(each))
+
+    at_most_some_a_turn(turns, lambda: queue.available, delete)
+    turns.finish()
+    rig.run()
+    assert answers == [(MANY, None)] and not len(queue)
+
+
+def test_a_deletion_of_which_the_disk_takes_a_part_tells_how_many_went(rig: Rig, turns: Turns) -> None:
+    queue = rig.create()
+    fill(rig, turns, count=AT_ONCE_MAX)
+    answers: list[tuple[int, object]] = []
+    rig.namespace.delete_messages(queue, MANY, rig.now, rig.now, lambda *each: answers.append(each))
+    rig.files.is_read_only_now = True
+    turns.finish()
+    rig.run()
+    rig.files.is_read_only_now = False
+    ((deleted, refusal),) = answers
+    assert len(queue) == AT_ONCE_MAX - deleted and (refusal is None) == bool(deleted)
+
+
+def test_a_list_of_many_sessions(rig: Rig, turns: Turns) -> None:
+    queue = rig.create(requires_session=True)
+    for at in range(0, MANY, 500):
+        assert rig.send_payloads(*(make_special(b"x", session_id=str(n)) for n in range(at, at + 500))) is None
+    answers: list[list[str]] = []
+    work = rig.namespace.list_sessions(queue, None, MANY - 2, 10)
+    rig.namespace.slices.start(work, lambda job: answers.append(job.result()))
+    assert not answers
+    turns.finish()
+    assert answers == [[str(MANY - 2), str(MANY - 1)]]
+
+
+def test_the_metrics_of_many_entities(turns: Turns) -> None:
+    metrics = Metrics()
+    written: list[int] = []
+
+    def read(name: str) -> Iterator[Sample]:
+        for n in range(MANY):
+            written.append(n)
+            yield {"entity": str(n)}, n
+
+    metrics.gauge("queue_bytes", "Bytes.", read)
+    answers: list[str] = []
+    turns.slices.start(metrics.exposition_in_slices("contoso"), lambda job: answers.append(job.result()))
+    turn_max = 100 * int(SLICE_S / UNIT_S + 1)
+    before = 0
+    while not answers:
+        assert len(written) - before <= turn_max
+        before = len(written)
+        turns.turn()
+    assert answers == [metrics.exposition("contoso")]

@@ -220,7 +220,7 @@ class NamespaceServer:
             lambda token, now: verify(token, now, self.authorization_rules, skew=HTTP_SKEW_S),
             self.clock,
             refusal=lambda entity, now: self.faults.refusal("manage", entity or None, now),
-            metrics=lambda: self._broker.metrics.exposition(self.name),
+            metrics=lambda: self._broker.metrics.exposition_in_slices(self.name),
             trouble=lambda: _journal_trouble(journal),
             answered=self.recorder.answered,
             ports=lambda: self.ports,

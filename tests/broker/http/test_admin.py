@@ -508,7 +508,11 @@ async def test_health_and_metrics_need_no_token(call, namespace):
     async def look():
         return trouble
 
-    api = AdminApi(namespace, authorize, lambda: NOW, metrics=lambda: "up 1\n", trouble=look)
+    def metrics():
+        yield
+        return "up 1\n"
+
+    api = AdminApi(namespace, authorize, lambda: NOW, metrics=metrics, trouble=look)
     status, body, headers = await call("GET", "/health", token="", api=api)
     assert status == 200 and json.loads(body) == {"status": "healthy", "message": "Service is healthy."}
     assert headers["content-type"] == "application/json"

@@ -15,7 +15,7 @@ from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.diagnostics import report
 from pairbus.journal import JournalError
 
-from ..namespace_rig import Rig, body_of, make, make_special, refused
+from ..namespace_rig import Rig, body_of, finished, make, make_special, refused
 from .test_transfer import TRANSFER, disable, through
 
 DOWN = Refusal(conditions.INTERNAL_ERROR, "it is being restarted")
@@ -89,7 +89,7 @@ def seen(rig: Rig) -> dict[str, list[Any]]:
             found[queue.path] = [
                 (message.sequence_number, message.home, message.delivery_count, message.session_id, message.enqueued_at)
                 for message in queue.scan(0)
-            ] + rig.namespace.peek(queue, 0, 100, rig.now)
+            ] + finished(rig.namespace.peek(queue, 0, 100, rig.now))
     return found
 
 

@@ -2,13 +2,14 @@
 
 See docs/reference/protocol.md#requests-over-management.
 
-One function per operation; each checks its arguments, asks the namespace and answers with a `Response`. An operation
-that is not in the table is answered 501, as the service does.
+One function per operation; each checks its arguments, asks the namespace and answers with a `Response`. What looks
+through a whole queue does so in slices. An operation that is not in the table is answered 501, as the service does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.model.transaction import Settle, Transaction, root_of
 from pairbus.broker.operations.namespace import refusal_of_read
 from pairbus.broker.refusal import Refusal
+from pairbus.broker.slices import Job, SlicesFull
 from pairbus.journal import JournalError
 from pairbus.sas import LISTEN, SEND
 
@@ -118,6 +120,10 @@ class Call(NamedTuple):
         return lock
 
 
+#: What takes long is done in slices: it is a generator.
+Operation = Callable[[Call], Generator[None, None, None] | None]
+
+
 class _SessionLost(Exception):
     """The connection does not hold the session that the request names."""
 
@@ -185,13 +191,25 @@ def handle(
         _run(operation, call)
 
 
-def _run(operation: Callable[[Call], None], call: Call, waits: int = _SETTLING_WAITS) -> None:
+def _run(operation: Operation, call: Call, waits: int = _SETTLING_WAITS) -> None:
     """Carry out an operation now, or a little later when what it asks for is being written."""
     try:
-        operation(call._replace(now=call.host.clock(), may_wait=waits > 0))
+        work = operation(call._replace(now=call.host.clock(), may_wait=waits > 0))
+        if work is not None:
+            call.host.namespace.slices.start(work, partial(_finished, call))
     except _BeingSettled:
         call.connection.loop.call_later(_SETTLING_S, _run, operation, call, waits - 1)
+    except SlicesFull:
+        text = "The broker has too much to do. Please wait 2 seconds and try again."
+        call.refuse(Refusal(conditions.SERVER_BUSY, text))
     except (BadArgument, UnknownRule, _SessionLost, JournalError) as error:
+        call.answer(_failure(error))
+
+
+def _finished(call: Call, job: Job[None]) -> None:
+    try:
+        job.result()
+    except (BadArgument, JournalError) as error:
         call.answer(_failure(error))
 
 
@@ -208,16 +226,15 @@ def _failure(error: BadArgument | UnknownRule | _SessionLost | JournalError) -> 
 # -- messages
 
 
-def _peek(call: Call) -> None:
+def _peek(call: Call) -> Generator[None, None, None]:
     start = call.arguments.whole("from-sequence-number")
     count = call.arguments.count("message-count")
     session_id = call.arguments.optional_text("session-id")
     omits_body = call.arguments.flag("omit-message-body")
     messages: list[dict[str, Any]] = []
     size = 0
-    for payload in call.host.namespace.peek(
-        call.queue, start, min(count, _PEEK_MESSAGES_MAX), call.now, session_id=session_id
-    ):
+    most = min(count, _PEEK_MESSAGES_MAX)
+    for payload in (yield from call.host.namespace.peek(call.queue, start, most, call.now, session_id=session_id)):
         if omits_body:
             payload = without_body(payload)
         size += len(payload)
@@ -390,12 +407,13 @@ def _set_state(call: Call) -> None:
     call.host.namespace.set_session_state(call.queue, lock.session_id, state, call.now, call.done)
 
 
-def _list_sessions(call: Call) -> None:
+def _list_sessions(call: Call) -> Generator[None, None, None]:
     since_ms = call.arguments.whole("last-updated-time")
     skip, top = call.arguments.whole("skip"), call.arguments.count("top")
     # DateTime.MaxValue asks for all that there are; any other time for those whose state changed since
     since = None if since_ms >= _DATETIME_MAX_MS else since_ms / 1000
-    found = call.host.namespace.list_sessions(call.queue, since, max(0, skip), min(top, _PEEK_MESSAGES_MAX))
+    most = min(top, _PEEK_MESSAGES_MAX)
+    found = yield from call.host.namespace.list_sessions(call.queue, since, max(0, skip), most)
     if found:
         call.ok(skip=Int(skip + len(found)), sessions_ids=Array.of(_STRING_CODE, found))
     else:
@@ -434,7 +452,7 @@ def _enumerate_rules(call: Call) -> None:
 
 
 # The rule manager needs no more than Listen, as the service documents it.
-_OPERATIONS: dict[str, tuple[str, Callable[[Call], None]]] = {
+_OPERATIONS: dict[str, tuple[str, Operation]] = {
     "peek-message": (LISTEN, _peek),
     "renew-lock": (LISTEN, _renew),
     "update-disposition": (LISTEN, _settle),

@@ -18,9 +18,9 @@ import ipaddress
 import json
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from pairbus import sas
@@ -45,6 +45,7 @@ from pairbus.broker.model.description import FORWARDS, IMMUTABLE
 from pairbus.broker.operations.forward_decisions import entity_at
 from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.refusal import Refusal
+from pairbus.broker.slices import Job, SlicesFull
 
 log = logging.getLogger("pairbus.broker.admin_api")
 
@@ -56,6 +57,7 @@ _FORWARD_TOKENS = {
 }
 
 Done = Callable[[Any], None]
+T = TypeVar("T")
 
 
 class _Answer(Exception):
@@ -133,7 +135,7 @@ class AdminApi:
         clock: Callable[[], float],
         *,
         refusal: Callable[[str, float], Refusal | None] | None = None,
-        metrics: Callable[[], str] | None = None,
+        metrics: Callable[[], Generator[None, None, str]] | None = None,
         trouble: Callable[[], Awaitable[str | None]] | None = None,
         answered: Callable[[str, str, int, int, float], None] | None = None,
         ports: Callable[[], Collection[int]] = tuple,
@@ -173,7 +175,7 @@ class AdminApi:
         method = "GET" if call.request.method == "HEAD" else call.request.method
         folded = call.path.lower()
         if method == "GET" and folded in ("health", "metrics") and not self._asks_for_entity(call):
-            return await self._health() if folded == "health" else self._exposition(call)
+            return await (self._health() if folded == "health" else self._exposition(call))
         routes = self._routes(call, folded)
         self._admit(call)
         if method not in routes:
@@ -248,6 +250,19 @@ class AdminApi:
             if to is not None and to != getattr(old, field, None):
                 self._require_manage(headers.get(header) or headers.get("authorization", ""), to, call.now)
 
+    async def _in_slices(self, work: Generator[None, None, T]) -> T:
+        """Do what takes long while others are served, and return its result."""
+        ended: asyncio.Future[Job[T]] = asyncio.get_running_loop().create_future()
+        try:
+            job = self._namespace.slices.start(work, lambda job: None if ended.done() else ended.set_result(job))
+        except SlicesFull:
+            text = "The broker has too much to do. Please wait 2 seconds and try again."
+            raise _Answer(503, 50300, text, {"retry-after": str(RETRY_AFTER_S)}) from None
+        try:
+            return (await ended).result()
+        finally:
+            job.cancel()
+
     async def _get_namespace(self, call: _Call) -> Response:
         name = self._namespace.name
         info = atom.write_namespace_info(name, self._namespace.quotas.sku)
@@ -259,7 +274,7 @@ class AdminApi:
         top = min(call.whole("$top", PAGE_MAX), PAGE_MAX)
         found = resources.all(path)
         names = sorted(found)
-        entries = [self._entry(call, resources, path, found[name]) for name in names[skip : skip + top]]
+        entries = await self._in_slices(self._entries(call, resources, path, names[skip : skip + top]))
         next_url = None
         if top and skip + top < len(names):
             version = f"&api-version={quote(call.version)}" if "api-version" in call.query else ""
@@ -267,6 +282,18 @@ class AdminApi:
         title = resources.table.feed_title
         feed = atom.write_feed(entries, title=title, url=call.url, updated=call.now, next_url=next_url)
         return Response(200, {"content-type": atom.FEED_TYPE}, feed.encode())
+
+    def _entries(
+        self, call: _Call, resources: ResourceKind, path: ResourcePath, names: Sequence[str]
+    ) -> Generator[None, None, list[str]]:
+        """Return the entries of those that are still there when it is their turn."""
+        entries: list[str] = []
+        for name in names:
+            found = resources.all(path).get(name)
+            if found is not None:
+                entries.append(self._entry(call, resources, path, found))
+            yield
+        return entries
 
     async def _get(self, candidates: Sequence[ResourceKind], path: ResourcePath, call: _Call) -> Response:
         return self._answer(200, call, *_find(candidates, path), path)
@@ -375,12 +402,13 @@ class AdminApi:
         status = 200 if trouble is None else 503
         return Response(status, {"content-type": "application/json"}, json.dumps(answer).encode())
 
-    def _exposition(self, call: _Call) -> Response:
+    async def _exposition(self, call: _Call) -> Response:
         if self._metrics is None:
             raise _Answer(404, 40400, "There is nothing at '/metrics'.")
         if not _is_loopback(call.request.peer):
             raise _Answer(403, 40300, "Metrics are given to this machine alone.")
-        return Response(200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"}, self._metrics().encode())
+        text = await self._in_slices(self._metrics())
+        return Response(200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"}, text.encode())
 
     def _error(self, answer: _Answer, path: str, now: float) -> Response:
         text = f"SubCode={answer.subcode}. {_NAMES[answer.status]}. {answer.text}"

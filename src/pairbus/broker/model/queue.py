@@ -447,13 +447,17 @@ class MessageQueue:
             taken.append(message)
         return taken
 
-    def draw_older(self, count: int, enqueued_before: float, session_id: str | None) -> list[Message]:
-        """Do as `draw` with the oldest available messages that were enqueued by that time (which has milliseconds)."""
+    def draw_older(self, count: int, enqueued_before: float, session_id: str | None) -> Iterator[list[Message]]:
+        """Do as `draw` with the oldest available messages that were enqueued by that time (which has milliseconds).
+        Some hundred are looked at between two steps; each step gives those that were drawn."""
         taken: list[Message] = []
-        for message in self.scan(0):
+        for looked_at, message in enumerate(self.scan(0), 1):
+            if looked_at % AT_ONCE_MAX == 0:
+                yield taken
+                taken = []
             if message.state != READY or not self._is_for(message, session_id):
                 continue
-            if len(taken) >= count:
+            if not count:
                 break
             if floor(message.enqueued_at * 1000.0) > enqueued_before * 1000.0:
                 if self.partition_sizes is None:
@@ -463,7 +467,8 @@ class MessageQueue:
                 continue
             self._withdraw(message)
             taken.append(message)
-        return taken
+            count -= 1
+        yield taken
 
     def _is_for(self, message: Message, session_id: str | None) -> bool:
         """Return whether a message is of that session or, without one, of none that somebody holds."""

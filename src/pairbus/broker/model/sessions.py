@@ -11,7 +11,7 @@ state is written, and where, is the caller's.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from math import inf
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .queue import MessageQueue
 
 _STALE_MAX: Final = 1024
+_LOOKED_AT_MAX: Final = 500
 
 
 class SessionLock:
@@ -133,15 +134,23 @@ class Sessions:
     def available(self) -> int:
         return sum(len(session.ready_list) for session in self._by_id.values())
 
-    def listed(self, updated_after: float | None, skip: int, top: int) -> list[str]:
-        """Return ids of sessions with messages or state or, with a time, of those with a state set after it."""
-        ids = sorted(
-            session.id
-            for session in self._by_id.values()
-            if (session.state is not None and (updated_after is None or session.updated_at > updated_after))
-            or (session.count and updated_after is None)
-        )
-        return ids[skip : skip + top]
+    def listed(self, updated_after: float | None, skip: int, top: int) -> Generator[None, None, list[str]]:
+        """Return ids of sessions with messages or state or, with a time, of those with a state set after it, in the
+        order in which they came to be. Some hundred are looked at between two steps."""
+        ids: list[str] = []
+        for looked_at, session in enumerate(list(self._by_id.values()), 1):
+            if looked_at % _LOOKED_AT_MAX == 0:
+                yield
+            has_state = session.state is not None and (updated_after is None or session.updated_at > updated_after)
+            if not has_state and (not session.count or updated_after is not None):
+                continue
+            if skip:
+                skip -= 1
+                continue
+            if len(ids) >= top:
+                break
+            ids.append(session.id)
+        return ids
 
     # messages
 

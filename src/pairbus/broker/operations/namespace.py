@@ -56,6 +56,7 @@ class Namespace(RestartOperations, ReceiveOperations, SessionAccess, TopicOperat
         self.notes = store.notes
         self.live_records = store.live_records
         self.maintenance = store.maintenance
+        self.slices = store.slices
         # What `tick` knows: the time of the last one, and when something is due in queues and entities.
         self._now = -inf
         self._due_at = -inf

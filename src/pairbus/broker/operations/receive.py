@@ -7,7 +7,7 @@ are removed before anyone gets to see them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Final
 
 from pairbus.amqp import errors as conditions
@@ -34,6 +34,9 @@ from .settlement import SettlementOperations, messages_not_found
 Taken = Callable[[list[Message], Refusal | None], None]
 
 PEEK_BYTES_MAX: Final = 1 << 20
+# Messages that a peek passes over at once, and messages that it reads.
+_LOOKED_AT_MAX: Final = 500
+_PEEKED_MAX: Final = 16
 #: Raised for messages that an earlier version has stored and that can't be delivered as they were sent.
 _UNREADABLE: Final = (AmqpError, struct.error, ArithmeticError, LookupError, TypeError, ValueError)
 _RELEASE: Final = Release()
@@ -200,12 +203,15 @@ class ReceiveOperations(SettlementOperations):
 
     def peek(
         self, queue: MessageQueue, from_sequence: int, count: int, now: float, session_id: str | None = None
-    ) -> list[bytes]:
-        """Return messages without locking them, whatever their state; fewer than `count` when they are large."""
+    ) -> Generator[None, None, list[bytes]]:
+        """Return messages without locking them, whatever their state; fewer than `count` when they are large. To be
+        done in slices."""
         queue.entity.accessed_at = now
         peeked: list[bytes] = []
         size = 0
-        for message in queue.scan(from_sequence):
+        for looked_at, message in enumerate(queue.scan(from_sequence), 1):
+            if looked_at % _LOOKED_AT_MAX == 0 or len(peeked) % _PEEKED_MAX == _PEEKED_MAX - 1:
+                yield
             if len(peeked) >= count or (peeked and size + message.length > PEEK_BYTES_MAX):
                 break
             if session_id is not None and message.session_id != session_id:

@@ -84,9 +84,12 @@ class SessionAccess(SettlementOperations):
             yield
         self.wake(lock.queue)
 
-    def list_sessions(self, queue: MessageQueue, updated_after: float | None, skip: int, top: int) -> list[str]:
-        """Return ids of sessions with messages or state or, with a time, of those whose state was set after it."""
-        return [] if queue.sessions is None else queue.sessions.listed(updated_after, skip, top)
+    def list_sessions(
+        self, queue: MessageQueue, updated_after: float | None, skip: int, top: int
+    ) -> Generator[None, None, list[str]]:
+        """Return ids of sessions with messages or state or, with a time, of those whose state was set after it. To be
+        done in slices."""
+        return [] if queue.sessions is None else (yield from queue.sessions.listed(updated_after, skip, top))
 
     # ---- state
 

@@ -142,15 +142,29 @@ class SettlementOperations(StoreOperations):
             done(0, unavailable(queue.entity, queue.path))
             return
         queue.entity.accessed_at = now
-        messages = queue.draw_older(min(count, _DELETED_MAX), enqueued_before, session_id)
-        if not messages:
-            done(0, None)
-            return
+        deleted, under_way = 0, 1
+        refused: Refusal | None = None
 
-        def finish(refusal: Refusal | None) -> None:
-            done(len(messages) if refusal is None else 0, refusal)
+        def finish(count: int, refusal: Refusal | None) -> None:
+            nonlocal deleted, under_way, refused
+            under_way -= 1
+            deleted += count if refusal is None else 0
+            refused = refused or refusal
+            if not under_way:
+                done(deleted, None if deleted else refused)
 
-        self.remove(queue, messages, False, self._store.observed("settle", queue, messages, finish))
+        def draw() -> Generator[None, None, None]:
+            nonlocal under_way
+            for messages in queue.draw_older(min(count, _DELETED_MAX), enqueued_before, session_id):
+                if messages:
+                    under_way += 1
+                    answer = self._store.observed("settle", queue, messages, partial(finish, len(messages)))
+                    self.remove(queue, messages, False, answer)
+                yield
+                if queue.entity.deleting:
+                    break
+
+        self.in_slices(draw, lambda: finish(0, None))
 
     # ---- records
 

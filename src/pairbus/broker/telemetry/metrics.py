@@ -7,13 +7,14 @@ page is asked for, through `gauge` and `counter`. Does not serve HTTP and does n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Literal
 
 from .metering import DIRECTIONS, MERGE_MIN, OTHER, Key, Meter
 
 ENTITIES_MAX = 100_000
 CONDITIONS_MAX = 64
+_LINES = 100
 
 Labels = Mapping[str, str]
 Sample = tuple[Labels, float]
@@ -148,7 +149,16 @@ class Metrics:
 
     def exposition(self, namespace: str) -> str:
         """Return the page of one namespace in Prometheus' text format 0.0.4; families and samples in a fixed order."""
-        return _Page(namespace, self.namespace(namespace)).text(self._families)
+        return "\n".join(_Page(namespace, self.namespace(namespace)).lines(self._families)) + "\n"
+
+    def exposition_in_slices(self, namespace: str) -> Generator[None, None, str]:
+        """Do as `exposition`; a hundred lines are written between two steps."""
+        lines: list[str] = []
+        for line in _Page(namespace, self.namespace(namespace)).lines(self._families):
+            lines.append(line)
+            if len(lines) % _LINES == 0:
+                yield
+        return "\n".join(lines) + "\n"
 
 
 class _Page:
@@ -156,20 +166,18 @@ class _Page:
         self._name = name
         self._counters = counters
 
-    def text(self, families: Mapping[str, tuple[Kind, str, Read]]) -> str:
-        lines: list[str] = []
+    def lines(self, families: Mapping[str, tuple[Kind, str, Read]]) -> Iterator[str]:
         for attribute, name, help_text in _ENTITY_COUNTERS:
-            _family(lines, name, "counter", help_text, self._per_entity(attribute))
+            yield from _family(name, "counter", help_text, self._per_entity(attribute))
         for name, help_text, samples in self._metered():
-            _family(lines, name, "counter", help_text, samples)
-        _family(lines, "settlements_total", "counter", "Settled messages by outcome.", self._settles())
-        _family(lines, "refusals_total", "counter", "Refused operations by condition.", self._refusals())
-        _family(lines, "http_requests_total", "counter", "Answers of the HTTP port by status.", self._http())
+            yield from _family(name, "counter", help_text, samples)
+        yield from _family("settlements_total", "counter", "Settled messages by outcome.", self._settles())
+        yield from _family("refusals_total", "counter", "Refused operations by condition.", self._refusals())
+        yield from _family("http_requests_total", "counter", "Answers of the HTTP port by status.", self._http())
         connections = [({"namespace": self._name}, self._counters.connections_total)]
-        _family(lines, "connections_total", "counter", "Connections accepted.", connections)
+        yield from _family("connections_total", "counter", "Connections accepted.", connections)
         for name, (kind, help_text, read) in sorted(families.items()):
-            _family(lines, name, kind, help_text, read(self._name))
-        return "\n".join(lines) + "\n"
+            yield from _family(name, kind, help_text, read(self._name))
 
     def _entities(self) -> Iterable[tuple[dict[str, str], EntityCounters]]:
         for entity, counters in sorted(self._counters.entities.items()):
@@ -181,14 +189,16 @@ class _Page:
 
     def _metered(self) -> Iterable[tuple[str, str, Iterable[Sample]]]:
         """Yield the families of what is billed (P51); docs/reference/metering.md says what counts as an operation."""
-        rows = [(_billed(self._name, key), usage) for key, usage in self._counters.meter.rows()]
+        rows = list(self._counters.meter.rows())
         help_text = "Billable operations by entity, operation and cause."
-        yield "operations_total", help_text, ((labels, usage.operations) for labels, usage in rows)
+        yield "operations_total", help_text, ((_billed(self._name, key), usage.operations) for key, usage in rows)
         help_text = "The same in units of 64 KB, at least one an operation."
-        yield "operation_units_total", help_text, ((labels, usage.units) for labels, usage in rows)
+        yield "operation_units_total", help_text, ((_billed(self._name, key), usage.units) for key, usage in rows)
         help_text = "Encoded bytes of the same, in to the broker or out of it."
-        directed = [({**labels, "direction": DIRECTIONS[labels["operation"]]}, usage) for labels, usage in rows]
-        yield "operation_bytes_total", help_text, ((labels, usage.nbytes) for labels, usage in directed)
+        directed = (
+            ({**_billed(self._name, key), "direction": DIRECTIONS[key.operation]}, usage.nbytes) for key, usage in rows
+        )
+        yield "operation_bytes_total", help_text, directed
 
     def _settles(self) -> Iterable[Sample]:
         for labels, counters in self._entities():
@@ -211,12 +221,12 @@ def _billed(ns: str, key: Key) -> dict[str, str]:
     return {"namespace": ns, "entity": key.entity, "operation": key.operation, "cause": key.cause}
 
 
-def _family(lines: list[str], name: str, kind: str, help_text: str, samples: Iterable[Sample]) -> None:
-    lines.append(f"# HELP pairbus_{name} {help_text}")
-    lines.append(f"# TYPE pairbus_{name} {kind}")
+def _family(name: str, kind: str, help_text: str, samples: Iterable[Sample]) -> Iterator[str]:
+    yield f"# HELP pairbus_{name} {help_text}"
+    yield f"# TYPE pairbus_{name} {kind}"
     for labels, value in samples:
         pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-        lines.append(f"pairbus_{name}{{{pairs}}} {value}" if pairs else f"pairbus_{name} {value}")
+        yield f"pairbus_{name}{{{pairs}}} {value}" if pairs else f"pairbus_{name} {value}"
 
 
 def _escaped(text: str) -> str:
