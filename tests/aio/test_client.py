@@ -594,6 +594,24 @@ async def test_p1_through_an_outage_on_embedded_brokers(pair: Pair) -> None:
     ]
 
 
+async def test_p19_after_a_return_the_link_is_open_before_somebody_sends(pair: Pair) -> None:
+    async with await pair.client(profile="interactive") as client, client.get_queue_sender("orders") as sender:
+        await sender.send_messages(ServiceBusMessage("before"))
+        unused: Any = client.get_queue_sender("orders")
+        used: Any = sender
+        async with fault(pair.broker, "unreachable", namespace="contoso"):
+            await sender.send_messages(ServiceBusMessage("during"))
+        assert await wait_until(lambda: client.state("orders") is EntityState.HEALTHY, 15)
+        assert await wait_until(lambda: not used._primary.awaits_link, 15)
+        assert not unused._primary.was_opened
+        openings: Any = client._paired().monitor.coordinator._openings
+        assert openings._took, "and how long openings take is known"
+        await sender.send_messages(ServiceBusMessage("after"))
+    assert await received(pair, pair.primary, "orders") == ["before", "after"]
+    waiting = [body for index in range(2) for body in await received(pair, pair.secondary, path(index))]
+    assert waiting == ["during"]
+
+
 @pytest.mark.usefixtures("quick_looks")
 async def test_p23_an_operator_moves_a_client_by_its_control_file_and_asks_why(pair: Pair, tmp_path: Path) -> None:
     path_of_file = tmp_path / "control.toml"

@@ -427,6 +427,39 @@ async def test_p19_a_link_is_opened_without_waiting_for_it(rig: Rig) -> None:
     assert await rig.drain() == ["hello"]
 
 
+async def test_p19_how_long_openings_take_is_told(rig: Rig) -> None:
+    took: list[float] = []
+    sender = rig.sender()
+    sender._learns = took.append
+    await sender.send(hello(), 5)
+    await sender.send(hello(), 5)
+    assert took == [sender.opening_s], "only the first has opened a link"
+    rig.detach()
+    await sender.send(hello(), 5)
+    assert took[1:] == [sender.opening_s]
+    meanwhile = rig.sender()
+    meanwhile._learns = took.append
+    assert not meanwhile.was_opened
+    await meanwhile.await_opening()
+    meanwhile.begin_opening(5.0)
+    await meanwhile.await_opening()
+    assert meanwhile.was_opened and not meanwhile.awaits_link
+    await meanwhile.send(hello(), 5)
+    assert len(took) == 3
+    assert took[2] > 0.0
+
+
+async def test_p19_an_opening_that_fails_teaches_nothing(rig: Rig) -> None:
+    took: list[float] = []
+    sender = rig.sender(port=rig.proxy("accept").port)
+    sender._learns = took.append
+    sender.begin_opening(0.2)
+    await sender.await_opening()
+    with pytest.raises(exceptions.OperationTimeoutError):
+        await sender.open(0.2)
+    assert took == []
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_p19_dropped_syns_cost_the_time_granted(rig: Rig, transport: str) -> None:
     with dropped_syns() as port:

@@ -22,7 +22,7 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus.pairing.errors import NotTriedError, PinnedEntityError
-from pairbus.pairing.events import SendPing
+from pairbus.pairing.events import OpenLinks, SendPing
 from pairbus.pairing.options import Settings
 from pairbus.pairing.routing.coordinator import Coordinator
 from pairbus.pairing.routing.dispatch import Dispatch, Failed, Sent, TryBacklog, Wait
@@ -180,6 +180,8 @@ class World:
             if isinstance(command, SendPing):
                 self.history.paired("pinged", command.entity, self.now)
                 self.pings.append(self.begin_attempt(command.entity, PING_TIMEOUT_S, None))
+            elif isinstance(command, OpenLinks):
+                self.history.paired("reopens", command.entity)
             else:
                 self.history.paired("told", command.event)
         if self.is_fast and self.pings:

@@ -17,7 +17,7 @@ from itertools import count
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError
 
 from pairbus.pairing.control_file import INTERVAL_S
-from pairbus.pairing.events import SendPing, StateChanged
+from pairbus.pairing.events import OpenLinks, SendPing
 from pairbus.pairing.options import Settings
 from pairbus.pairing.routing.coordinator import Coordinator
 from pairbus.pairing.routing.dispatch import Dispatch, Failed, Sent, TryBacklog, TryPrimary, Wait
@@ -183,8 +183,7 @@ class Fleet:
             if isinstance(command, SendPing):
                 self.pings[int(self.now)] += 1
                 self.at(self.now + ANSWER_S, partial(self._ping_answered, client, command.entity))
-            elif isinstance(command.event, StateChanged) and command.event.state is EntityState.HEALTHY:
-                # From now on each of its senders opens its link to the primary again.
+            elif isinstance(command, OpenLinks):
                 self.links[int(self.now)] += 1
                 self.last_return = self.now
                 self._meets(client)

@@ -45,7 +45,8 @@ from pairbus.broker.model.description import QueueDescription
 from pairbus.credentials import SharedKey
 from pairbus.journal import JournalError, Options
 from pairbus.pairing.backlog.aliases import divert_encoded
-from pairbus.pairing.events import SendPing
+from pairbus.pairing.errors import note_nothing_sent
+from pairbus.pairing.events import OpenLinks, SendPing
 from pairbus.pairing.options import Settings
 from pairbus.pairing.routing.coordinator import Coordinator
 from pairbus.pairing.routing.dispatch import Dispatch, Failed, Sent, TryBacklog, TryPrimary, Wait
@@ -255,10 +256,13 @@ class PairedClient:
         began = self._loop.now
         terms = step.terms if isinstance(step, TryPrimary) else None
         took_s: float | None = None
+        is_open, has_link = self._is_open(host, path), False
         try:
-            is_open = self._is_open(host, path)
             limit = step.timeout_s if terms is None else min(step.timeout_s, terms.opening_s)
             sender = await self._sender(host, path, limit)
+            has_link = True
+            if is_primary and not is_open:
+                self._learn(self._loop.now - began)
             left = limit - (self._loop.now - began)
             if terms is not None and is_open:
                 left = min(step.timeout_s, terms.silence_s)
@@ -266,6 +270,8 @@ class PairedClient:
         except WireError as error:
             self._run.note(f"{id}: {host}: {error}")
             failure = as_sdk_error(error)
+            if is_primary and not is_open and not has_link:
+                note_nothing_sent(failure)
             self._write("answered", id, failure, self._loop.now, error.outcome_unknown)
             (dispatch.primary_failed if is_primary else dispatch.backlog_failed)(self._loop.now, failure)
             is_confirmed = False
@@ -294,6 +300,20 @@ class PairedClient:
         self._loop.create_task(self._open(path))
         return over
 
+    async def _open_again(self, entity: str) -> None:
+        began = self._loop.now
+        try:
+            if not self._is_open(PRIMARY, entity):
+                await self._sender(PRIMARY, entity, 5.0)
+                self._learn(self._loop.now - began)
+        except WireError as error:
+            self._run.note(f"paired client: no link to {entity}: {error}")
+
+    def _learn(self, took_s: float) -> None:
+        """Note how long a link to the primary took to open."""
+        self._write("opened", took_s)
+        self.coordinator.link_opened(self._loop.now, took_s)
+
     def _is_open(self, host: str, path: str) -> bool:
         sender = self._senders.get((host, path))
         return sender is not None and sender.is_open
@@ -315,6 +335,9 @@ class PairedClient:
             if isinstance(command, SendPing):
                 self._write("pinged", command.entity, self._loop.now)
                 self._loop.create_task(self._ping(command.entity))
+            elif isinstance(command, OpenLinks):
+                self._write("reopens", command.entity)
+                self._loop.create_task(self._open_again(command.entity))
             else:
                 self._write("told", command.event)
                 self._run.note(f"paired client: {command}")
@@ -336,8 +359,12 @@ class PairedClient:
         self._write("ticked", self._loop.now, view_of(self.coordinator))
 
     async def _ping(self, entity: str) -> None:
+        began = self._loop.now
         try:
+            is_open = self._is_open(PRIMARY, entity)
             sender = await self._sender(PRIMARY, entity, 2.0)
+            if not is_open:
+                self._learn(self._loop.now - began)
             began = self._loop.now
             await sender.send(_PING, timeout=2.0)
         except WireError as error:

@@ -12,7 +12,8 @@ Whoever runs a client writes down in a `History` (`paired`) what it was told and
 - After server busy an entity pauses for ten seconds, in which its messages wait or go to the backlog (P24); too many
   slow sends count as a failure, slow pings for none.
 - The primary's silence is waited for as long as the patience says (P19), over any number of calls that are given up
-  (P16); after a short one a ping asks at once, if the primary was heard meanwhile.
+  (P16); after a short one a ping asks at once, if the primary was heard meanwhile. Opening a link is silence too,
+  waited for as long as this client's openings took lately; after a return links are opened before somebody sends.
 - Sent is what a broker confirmed, and nothing else (P22). It arrives, and more than once only where an answer was lost,
   or where the syphon, which is watched as well (P39), could not know.
 
@@ -36,7 +37,13 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
-from pairbus.pairing.errors import BacklogUnavailableError, EntityUnreachableError, NoTimeLeftError, NotTriedError
+from pairbus.pairing.errors import (
+    BacklogUnavailableError,
+    EntityUnreachableError,
+    NoTimeLeftError,
+    NotTriedError,
+    is_nothing_sent,
+)
 from pairbus.pairing.events import (
     BacklogQueueEjected,
     BacklogQueueReturned,
@@ -139,6 +146,9 @@ class Paired:
         self._calls: dict[Any, Call] = {}
         #: When the primary last confirmed a message, of whatever entity.
         self._heard = -math.inf
+        #: How long each opening of a link to the primary took.
+        self._openings: list[float] = []
+        self._owed_links: set[str] = set()  # of entities that have come back
         self._out: dict[int, float] = {}  # queues that are ejected, until
         self._trying: set[int] = set()
         self._terms: dict[int, int] = {}
@@ -160,6 +170,8 @@ class Paired:
             if verb != "told" and self._owed:
                 missing = ", ".join(sorted(f"{kind.__name__} of {entity}" for kind, entity in self._owed))
                 raise Broken(f"P23: nobody was told: {missing}")
+            if verb not in ("told", "reopens") and self._owed_links:
+                raise Broken(f"P19: back, and no link is opened: {sorted(self._owed_links)}")
             do: Callable[..., None] = getattr(self, verb)
             do(*fields)
         except Broken as broken:
@@ -246,6 +258,7 @@ class Paired:
             is_trial = entity.left and not is_once_more
             call.at = Attempt(None, step.timeout_s, entity.returns, is_trial, is_once_more, entity.left)
             call.at.patience_s = self._patience(entity, step, is_trial, is_once_more, now)
+            call.at.opening_s = math.inf if step.terms is None else step.terms.opening_s
             if entity.asked is None:
                 entity.asked = now
             call.at_primary += 1
@@ -259,6 +272,7 @@ class Paired:
     def _patience(self, entity: Entity, step: TryPrimary, is_trial: bool, is_once_more: bool, now: float) -> float:
         """Judge the terms of an attempt at the primary; return how long its silence is waited for (P19)."""
         is_spared = self._is_spared() and not is_once_more
+        self._judge_opening(step, is_spared, is_trial)
         ends_early = step.terms is not None and step.terms.ends_at is not None
         demand(ends_early == (is_spared or (is_trial and bool(self._queues))), "P19: what ends the attempt")
         silence_s = math.inf if step.terms is None else step.terms.silence_s
@@ -270,6 +284,28 @@ class Paired:
             is_given = isinstance(wanted, float) and is_spared and not is_trial
             demand(silence_s == (wanted if is_given else math.inf), f"P19: the patience is {wanted}")
         return silence_s
+
+    def _judge_opening(self, step: TryPrimary, is_spared: bool, is_trial: bool) -> None:
+        """A link may take four times as long as nine of ten of the last openings took, and at least a second; three
+        seconds while none is known, or as long as the option says (P19)."""
+        wanted, limit_s = self.settings.primary_patience, math.inf
+        if wanted == "adaptive" and self._queues and (is_spared or is_trial):
+            count = len(self._openings)
+            last = sorted(self._openings[: count if count < 64 else count - count % 8][-64:])
+            limit_s = max(1.0, 4 * last[math.ceil(len(last) * 0.9) - 1]) if last else 3.0
+        elif isinstance(wanted, float) and is_spared and not is_trial:
+            limit_s = wanted
+        opening_s = math.inf if step.terms is None else step.terms.opening_s
+        demand(is_close(opening_s, limit_s) or opening_s == limit_s, f"P19: a link may take {limit_s:.3f} s to open")
+
+    def opened(self, took_s: float) -> None:
+        """A link to the primary was opened."""
+        self._openings.append(took_s)
+
+    def reopens(self, name: str) -> None:
+        """The links of an entity that is back are opened."""
+        demand(name in self._owed_links, f"P19: {name} has not come back")
+        self._owed_links.discard(name)
 
     def redirected(self, id: Any, queue: int) -> None:
         """The attempt goes over the link that stands ready, to this queue; its sender keeps its own (P12, P19)."""
@@ -358,7 +394,7 @@ class Paired:
             entity.end_probe(now, "refused" if kind == "gone" else "nothing" if says_nothing else "unanswered")
         too_long = kind == "busy" and self._busy(call.entity, now, sending=True) and not attempt.is_trial
         if not attempt.is_trial and (too_long or kind in ("down", "late")):
-            self._primary_failed(entity, attempt, kind, now)
+            self._primary_failed(entity, attempt, kind, now, error)
         is_stale = attempt.returns != entity.returns and entity.pin is None
         if kind == "large" or (kind == "gone" and not (attempt.is_trial and entity.left)):
             call.due_error = error
@@ -386,16 +422,17 @@ class Paired:
         entity.failed(now, attempt.returns)
         return True
 
-    def _primary_failed(self, entity: Entity, attempt: Attempt, kind: Kind, now: float) -> None:
+    def _primary_failed(self, entity: Entity, attempt: Attempt, kind: Kind, now: float, error: BaseException) -> None:
         is_silence = kind == "late"
-        is_impatient = attempt.granted_s < attempt.patience_s < math.inf  # the caller had less patience (P16)
-        if is_silence and is_impatient and entity.silent_for(now) <= min(attempt.patience_s, GIVEN_UP_S):
+        patience_s = attempt.opening_s if is_nothing_sent(error) else attempt.patience_s
+        is_impatient = attempt.granted_s < patience_s < math.inf  # the caller had less patience (P16)
+        if is_silence and is_impatient and entity.silent_for(now) <= min(patience_s, GIVEN_UP_S):
             return
         was_left = entity.left
         entity.failed(now, attempt.returns)
-        is_hasty = self.settings.primary_patience == "adaptive" and attempt.patience_s < attempt.granted_s
+        is_hasty = self.settings.primary_patience == "adaptive" and patience_s < attempt.granted_s
         is_new = entity.left and not was_left and entity.probe is None
-        was_heard = now - self._heard < attempt.patience_s / 2  # so it probably is a false alarm: a ping asks at once
+        was_heard = now - self._heard < patience_s / 2  # so it probably is a false alarm: a ping asks at once
         if is_silence and is_hasty and is_new and was_heard and self.settings.probe == "ping":
             entity.due, entity.is_soon = min(entity.due, now), True
 
@@ -579,6 +616,8 @@ class Paired:
             demand(self._told.get(event.entity, HEALTHY) is event.previous, "P23: a change was not told")
             demand(event.state is not event.previous, "P23: no change")
             self._told[event.entity] = event.state
+            if event.state is HEALTHY and event.previous is not SUSPECT:
+                self._owed_links.add(event.entity)
         elif isinstance(event, BacklogQueueEjected):
             demand(event.queue in self._out, "P13: this queue did not fail")
         elif isinstance(event, BacklogQueueReturned):

@@ -42,6 +42,7 @@ class Attempt:
     began_left: bool = False
     term: int = 0
     patience_s: float = math.inf  # with the primary's silence
+    opening_s: float = math.inf  # and with a link to it that is being opened
 
 
 @dataclass(slots=True, eq=False)

@@ -31,7 +31,7 @@ class FakeGuardedSender:
     """Every call takes the next of its `answers` (an error to raise, something to call), or succeeds when there is
     none."""
 
-    def __init__(self, make: Callable[[], Any] | None = None, entity: str = "") -> None:
+    def __init__(self, make: Callable[[], Any] | None = None, entity: str = "", learns: Any = None) -> None:
         self.make = make
         self.entity = entity
         self.answers: deque[Answer] = deque()
@@ -126,6 +126,7 @@ class Stage:
         self.events: list[Event] = []
         self.pinger = FakeGuardedSender()
         self.pinged: list[str] = []
+        self.opened_again: list[str] = []
         subscribers = Subscribers()
         subscribers.subscribe(self.events.append)
         self.monitor = HealthMonitor(
@@ -135,10 +136,14 @@ class Stage:
             observers=observers,
             subscribers=subscribers,
             clock=lambda: self.now,
+            open_links=self._open_links,
         )
         self.client = ServiceBusClient.from_connection_string(NOWHERE)
         self._fault: Exception | None = None
         self.context = SenderContext(self, self.monitor, self.settings, self._made, Limits(), None, deque())
+
+    def _open_links(self, entity: str) -> None:
+        self.opened_again.append(entity)
 
     def _open_pinger(self, entity: str) -> FakeGuardedSender:
         self.pinged.append(entity)

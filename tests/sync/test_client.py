@@ -589,6 +589,24 @@ def test_p1_through_an_outage_on_embedded_brokers(pair: Pair) -> None:
     ]
 
 
+def test_p19_after_a_return_the_link_is_open_before_somebody_sends(pair: Pair) -> None:
+    with pair.client(profile="interactive") as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(ServiceBusMessage("before"))
+        unused: Any = client.get_queue_sender("orders")
+        used: Any = sender
+        with fault(pair.broker, "unreachable", namespace="contoso"):
+            sender.send_messages(ServiceBusMessage("during"))
+        assert wait_until(lambda: client.state("orders") is EntityState.HEALTHY, 15)
+        assert wait_until(lambda: not used._primary.awaits_link, 15)
+        assert not unused._primary.was_opened
+        openings: Any = client._paired().monitor.coordinator._openings
+        assert openings._took, "and how long openings take is known"
+        sender.send_messages(ServiceBusMessage("after"))
+    assert received(pair, pair.primary, "orders") == ["before", "after"]
+    waiting = [body for index in range(2) for body in received(pair, pair.secondary, path(index))]
+    assert waiting == ["during"]
+
+
 @pytest.mark.usefixtures("quick_looks")
 def test_p23_an_operator_moves_a_client_by_its_control_file_and_asks_why(pair: Pair, tmp_path: Path) -> None:
     path_of_file = tmp_path / "control.toml"

@@ -57,6 +57,13 @@ def test_p31_a_failed_over_entity_is_pinged_until_it_is_healthy(stage: MakeStage
     assert states(given)[-1] == (EntityState.HEALTHY, "ping succeeded")
 
 
+def test_p19_after_a_return_links_are_opened_before_somebody_sends(stage: MakeStage) -> None:
+    given = running(stage)
+    fail_over(given)
+    assert wait_until(lambda: given.opened_again == ["orders"])
+    assert states(given)[-1] == (EntityState.HEALTHY, "ping succeeded")
+
+
 def test_p34_a_ping_that_is_refused_marks_the_entity(stage: MakeStage) -> None:
     given = running(stage)
     given.pinger.answers.extend([MessagingEntityNotFoundError(), None])

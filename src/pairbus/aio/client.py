@@ -24,7 +24,7 @@ from pairbus.aio.guarded_sender import GuardedSender
 from pairbus.aio.health_monitor import HealthMonitor
 from pairbus.aio.receiver import PairedReceiver
 from pairbus.aio.sender import PairedSender, SenderContext, close_senders, dropped_links
-from pairbus.aio.warm_link import WarmLink
+from pairbus.aio.warm_link import OPENINGS_AT_ONCE_MAX, WarmLink
 from pairbus.pairing import pair_validation
 from pairbus.pairing.backlog import backlog_queues
 from pairbus.pairing.backlog.provision import Provision, is_unavailable
@@ -280,6 +280,13 @@ class ServiceBusClient(SdkClient):
         self._handlers.discard(sender)
         return sender
 
+    def _made(self) -> list[Any]:
+        """Return the senders and receivers that are in use."""
+        return [each for found in tuple(self._handlers.data) if (each := found()) is not None]
+
+    def _paired_senders(self) -> list[PairedSender]:
+        return [each for each in self._made() if isinstance(each, PairedSender)]
+
     async def close(self) -> None:
         """Closes everything made from this client; when paired, ends pings, timers and the syphon, and closes the
         secondary's client too (P44)."""
@@ -288,10 +295,8 @@ class ServiceBusClient(SdkClient):
         if pairing is not None:
             await pairing.stop()
             # The SDK's own loop fails where another call closes the client, or makes a sender, meanwhile.
-            handlers = [each for found in tuple(self._handlers.data) if (each := found()) is not None]
-            senders = [each for each in handlers if isinstance(each, PairedSender)]
-            await close_senders(senders, dropped_links(pairing.context))
-            for each in handlers:
+            await close_senders(self._paired_senders(), dropped_links(pairing.context))
+            for each in self._made():
                 await guarded_call(each.close)
                 self._handlers.discard(each)
         await super().close()
@@ -329,6 +334,7 @@ class Pairing:
             observers=tuple(watchers),
             subscribers=client._heard_by(),
             control_file=None if settings.control_file is None else ControlFileReader(settings.control_file),
+            open_links=self._open_links,
         )
         limits = Limits()
         self._warm = WarmLink(self.monitor, self._make_backlog_sender, limits) if settings.warm_backlog else None
@@ -453,7 +459,20 @@ class Pairing:
 
     def _open_pinger(self, entity: str) -> GuardedSender:
         client = self.client
-        return GuardedSender(lambda: client._unlisted(SdkClient.get_queue_sender(client, entity)), entity)
+        return GuardedSender(
+            lambda: client._unlisted(SdkClient.get_queue_sender(client, entity)), entity, self.monitor.link_opened
+        )
+
+    async def _open_links(self, entity: str) -> None:
+        """Open the links of this entity's senders again, a few at a time (P19)."""
+        used = [each for each in self.client._paired_senders() if each.is_used]
+        senders = [each for each in used if each.entity_name.lower() == entity.lower()]
+        while senders:
+            some, senders = senders[:OPENINGS_AT_ONCE_MAX], senders[OPENINGS_AT_ONCE_MAX:]
+            for each in some:
+                each.open_meanwhile()
+            for each in some:
+                await each.await_opening()
 
 
 class Halts:

@@ -71,8 +71,10 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
     `_opening` is what may open a link: the call that has the lock, or an opening that has outlived its call.
     """
 
-    def __init__(self, make: Callable[[], ServiceBusSender], entity: str = "") -> None:
-        super().__init__(make, entity)
+    def __init__(
+        self, make: Callable[[], ServiceBusSender], entity: str = "", learns: Callable[[float], None] | None = None
+    ) -> None:
+        super().__init__(make, entity, learns)
         self._lock = _Lock()
         self._process = os.getpid()
 
@@ -112,6 +114,15 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
         guarded = self._guarded = self._guarded or _SdkSender(self._make())
         deadline = asyncio.get_running_loop().time() + within_s
         self._begin(guarded, lambda sender, left_s: sdk.open_link(sender, left_s), deadline, None, GRACE_S)
+
+    async def await_opening(self) -> None:
+        """Wait for the end of the opening that is under way, if there is one."""
+        opening = self._opening
+        if opening is None:
+            return
+        await asyncio.wait({opening})
+        if self._opening is opening and not opening.cancelled() and opening.exception() is None:
+            self._took(asyncio.get_running_loop().time())
 
     async def close(self, timeout_s: float = CLOSE_S) -> None:
         """Closes the link and waits for that, but not for a peer that doesn't answer."""

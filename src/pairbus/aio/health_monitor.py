@@ -26,7 +26,7 @@ from pairbus.aio.guarded_sender import GuardedSender
 from pairbus.pairing import sdk
 from pairbus.pairing.control_file import FIRST_LOOK_S
 from pairbus.pairing.errors import WrongLoopError
-from pairbus.pairing.events import SendPing
+from pairbus.pairing.events import OpenLinks, SendPing
 from pairbus.pairing.health_monitor import PINGS_AT_ONCE_MAX, HealthMonitorBase
 from pairbus.pairing.routing import budget
 from pairbus.pairing.routing.patience import PrimaryTerms
@@ -70,6 +70,9 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
             command = commands.popleft()
             if isinstance(command, SendPing):
                 self._begin_ping(command.entity)
+            elif isinstance(command, OpenLinks):
+                if self._open_links is not None and not self.closed:
+                    self._spawn(self._open_links(command.entity), "pairbus-open-links")
             else:
                 self._untold.append(command.event)
         self._keep_time()

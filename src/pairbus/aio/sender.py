@@ -92,7 +92,7 @@ class PairedSender(ServiceBusSender):
         sender.__class__ = cls
         adopted = cast(Self, sender)
         adopted._context = context
-        adopted._primary = cls._guarded_sender(make, adopted.entity_name)
+        adopted._primary = cls._guarded_sender(make, adopted.entity_name, context.monitor.link_opened)
         adopted._backlog = {}
         adopted._token = object()
         # The SDK's keep-alive would hold its connections for ever. What is collected can't close them itself: that
@@ -191,7 +191,7 @@ class PairedSender(ServiceBusSender):
         self._tell_sent(pending.rest, error, began)
         if self._primary.wants_link and is_silence(error) and not isinstance(error, NotTriedError):
             # A link that takes longer to open than a send has would never be opened otherwise.
-            self._open_meanwhile()
+            self.open_meanwhile()
         with monitor.lock:
             now = monitor.clock()
             pending.primary_failed(error)
@@ -243,7 +243,7 @@ class PairedSender(ServiceBusSender):
                     warm.give_back()
         if failure is not None:
             # The primary is tried once more after the last queue, with little time: too little to open a link in.
-            self._open_meanwhile()
+            self.open_meanwhile()
         with monitor.lock:
             now = monitor.clock()
             if failure is None:
@@ -383,7 +383,15 @@ class PairedSender(ServiceBusSender):
 
     # Opening and closing
 
-    def _open_meanwhile(self) -> None:
+    @property
+    def is_used(self) -> bool:
+        return bool(self._backlog) or self._primary.was_opened
+
+    async def await_opening(self) -> None:
+        """Wait for the end of an opening of the link to the primary that is under way."""
+        await self._primary.await_opening()
+
+    def open_meanwhile(self) -> None:
         """Begin to open the link to the primary, for a later attempt; whether that works is seen then."""
         try:
             self._primary.begin_opening(pending_send.OPEN_S)

@@ -169,10 +169,17 @@ class SendPing:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenLinks:
+    """Open the links of this entity's senders to the primary again, before somebody sends: it is back (P19)."""
+
+    entity: str
+
+
+@dataclass(frozen=True, slots=True)
 class Announce:
     """Hand the event to observers and subscribers."""
 
     event: Event
 
 
-Command = SendPing | Announce
+Command = SendPing | OpenLinks | Announce

@@ -50,8 +50,12 @@ ErrorT = TypeVar("ErrorT", bound=BaseException)
 class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
     """One SDK sender to one entity of one client; calls go one after the other."""
 
-    def __init__(self, make: Callable[[], Any], entity: str = "") -> None:
+    def __init__(
+        self, make: Callable[[], Any], entity: str = "", learns: Callable[[float], None] | None = None
+    ) -> None:
+        """`learns` is told how long each opening took that somebody waited for."""
         self._make = make
+        self._learns = learns
         self._entity = entity
         self._guarded: SdkSenderT | None = None
         self._opening: OpeningT | None = None
@@ -87,6 +91,11 @@ class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
         return guarded is not None and self._opening is None and sdk.is_alive(guarded.sender)
 
     @property
+    def was_opened(self) -> bool:
+        """Whether a link was ever asked for."""
+        return self._opening_began > 0.0
+
+    @property
     def wants_link(self) -> bool:
         """Whether a call that had to open a link has failed, and none has been opened since."""
         return self._wanted_since is not None
@@ -94,7 +103,13 @@ class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
     def _opened(self, guarded: SdkSenderT, now: float, waited: bool = True) -> None:
         self.opening_s = now - self._opening_began if waited else 0.0
         self._wanted_since = None
+        if waited:
+            self._took(now)
         self.max_message_size, self.max_batch_size = sdk.sizes(guarded.sender)
+
+    def _took(self, now: float) -> None:
+        if self._learns is not None:
+            self._learns(now - self._opening_began)
 
     def _refused(self, error: BaseException) -> None:
         """Note that an opening failed: if somebody refused it, the wait for a link begins anew with the next call."""

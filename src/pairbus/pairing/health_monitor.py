@@ -53,7 +53,8 @@ class Subscribers:
 
 
 class HealthMonitorBase(Generic[PingerT]):
-    """`open_pinger` gives a fresh sender to a primary entity; it is used for one ping and closed.
+    """`open_pinger` gives a fresh sender to a primary entity; it is used for one ping and closed. `open_links` opens
+    the links of an entity's senders.
 
     `lock` guards the coordinator; on a loop, where nothing comes in between, it is never waited for.
     """
@@ -72,6 +73,7 @@ class HealthMonitorBase(Generic[PingerT]):
         subscribers: Subscribers | None = None,
         clock: Callable[[], float] = time.monotonic,
         control_file: ControlFileReader | None = None,
+        open_links: Callable[[str], Any] | None = None,
     ) -> None:
         self.coordinator = coordinator
         self._control_file = control_file
@@ -84,6 +86,7 @@ class HealthMonitorBase(Generic[PingerT]):
         self.clock = clock
         self.closed = False
         self._open_pinger = open_pinger
+        self._open_links = open_links
         self._ping_timeout_s = ping_timeout_s
         self._pings_due: deque[str] = deque()
         self._subscribers = subscribers or Subscribers()
@@ -187,6 +190,11 @@ class HealthMonitorBase(Generic[PingerT]):
             elif news is not None:
                 self._untold.append(ControlFileUnusable(news))
         self.attend()
+
+    def link_opened(self, took_s: float) -> None:
+        """Note how long a link to the primary took to open (P19)."""
+        with self.lock:
+            self.coordinator.link_opened(self.clock(), took_s)
 
     def _pinged(self, entity: str, began: float, failure: Exception | None, took_s: float = 0.0) -> None:
         """`took_s`: how long the answer took on an open link, if that was measured."""

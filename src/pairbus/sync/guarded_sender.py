@@ -56,8 +56,10 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
     `_opening` is an opening that has outlived the call which began it.
     """
 
-    def __init__(self, make: Callable[[], ServiceBusSender], entity: str = "") -> None:
-        super().__init__(make, entity)
+    def __init__(
+        self, make: Callable[[], ServiceBusSender], entity: str = "", learns: Callable[[float], None] | None = None
+    ) -> None:
+        super().__init__(make, entity, learns)
         self._lock = threading.Lock()
         fork.register(self)
 
@@ -114,6 +116,15 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         finally:
             if held and held[0]:
                 self._lock.release()
+
+    def await_opening(self) -> None:
+        """Wait for the end of the opening that is under way, if there is one."""
+        opening = self._opening
+        if opening is None:
+            return
+        is_over = opening.wait(max(0.0, opening.ends - time.monotonic()) + CLOSE_S)
+        if is_over and self._opening is opening and opening.error is None and not opening.spoilt:
+            self._took(time.monotonic())
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Closes the link and waits for that, but not for a peer that doesn't answer."""

@@ -14,7 +14,7 @@ import threading
 import uuid
 
 from pairbus.pairing.control_file import FIRST_LOOK_S
-from pairbus.pairing.events import SendPing
+from pairbus.pairing.events import Announce, SendPing
 from pairbus.pairing.health_monitor import PINGS_AT_ONCE_MAX, HealthMonitorBase, guarded
 from pairbus.pairing.routing import budget
 from pairbus.pairing.routing.patience import PrimaryTerms
@@ -42,6 +42,7 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
 
     def attend(self) -> None:
         """Carry out what the coordinator asks for. The caller must not hold the lock."""
+        returned: list[str] = []
         with self.lock:
             if not self.closed:
                 self._keep_time()
@@ -49,12 +50,19 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
             while commands:
                 # Taken out only when it is carried out: a ping that a signal handler prevented would be the last one.
                 command = commands[0]
-                if not isinstance(command, SendPing):
+                if isinstance(command, Announce):
                     self._untold.append(command.event)
-                elif not self.closed:
+                elif self.closed:
+                    pass
+                elif isinstance(command, SendPing):
                     self._begin_ping(command.entity)
+                else:
+                    returned.append(command.entity)
                 commands.popleft()
         self._tell()
+        for entity in returned if self._open_links is not None else ():
+            opening = threading.Thread(target=self._open_links, args=(entity,), name="pairbus-open-links", daemon=True)
+            start(opening)
 
     def close(self) -> None:
         """Ends timers and pings; the answer to a ping under way is not heard any more."""

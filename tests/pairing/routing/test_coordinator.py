@@ -9,6 +9,7 @@ from pairbus.pairing.events import (
     Announce,
     ControlFileChanged,
     EntityThrottled,
+    OpenLinks,
     OperatorActed,
     PingFailed,
     PingSucceeded,
@@ -138,6 +139,7 @@ def test_p21_a_good_ping_brings_every_sender_back_at_once() -> None:
     assert drained(made) == [
         Announce(PingSucceeded("orders", 1, 1)),
         Announce(StateChanged("orders", F, H, "ping succeeded")),
+        OpenLinks("orders"),
     ]
     assert all(isinstance(made.begin("orders", n, T + 61.0, None).step(T + 61.0), TryPrimary) for n in range(100))
 
@@ -208,7 +210,25 @@ def test_p23_the_operator_may_be_the_first_to_name_an_entity(made: Coordinator) 
     assert [each for each in drained(made) if not isinstance(getattr(each, "event", None), OperatorActed)] == [
         Announce(StateChanged("orders", H, F, "forced")),
         Announce(StateChanged("orders", F, H, "marked healthy")),
+        OpenLinks("orders"),
     ]
+
+
+def test_p19_links_are_opened_again_after_a_return_and_not_before() -> None:
+    made = coordinator(return_ramp=20.0)
+    made._draw = lambda: 0.5
+    fails(made, "orders", T)
+    sent = made.begin("orders", "s", T, None)
+    sent.step(T)
+    sent.primary_sent(T + 1.0)
+    assert OpenLinks("orders") not in drained(made), "its links were used all the time"
+    made.force_failover("orders", T + 2.0)
+    made.tick(T + 62.0)
+    made.ping_succeeded("orders", T + 63.0)
+    made.tick(T + 72.9)
+    assert OpenLinks("orders") not in drained(made), "the return ramp spreads the opening of links"
+    made.tick(T + 73.0)
+    assert drained(made)[-1] == OpenLinks("orders")
 
 
 def test_p24_halts_are_told_once_and_forgotten_when_over(made: Coordinator) -> None:

@@ -8,9 +8,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from azure.servicebus.exceptions import ServiceBusConnectionError
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError
 
-from pairbus.pairing.errors import NotTriedError
+from pairbus.pairing.errors import NotTriedError, note_nothing_sent
 from pairbus.pairing.events import SendPing
 from pairbus.pairing.routing.coordinator import Coordinator
 from pairbus.pairing.routing.dispatch import Dispatch, Diversion, TryBacklog, TryPrimary
@@ -146,12 +146,92 @@ def test_p19_without_any_backlog_queue_the_primary_has_no_terms() -> None:
     assert begun(made)[1].terms is None
 
 
-def test_p19_seconds_hold_for_links_that_are_opened_too_and_adaptive_does_not() -> None:
+def test_p19_seconds_hold_for_links_that_are_opened_too() -> None:
     _send, step = begun(coordinator(primary_patience=1.5, **FAST))
     assert step.timeout_s == 2.0
     assert step.terms is not None and (step.terms.silence_s, step.terms.opening_s) == (1.5, 1.5)
-    _send, step = begun(used(coordinator(primary_patience="adaptive", **FAST)))
-    assert step.terms is not None and (step.terms.silence_s, step.terms.opening_s) == (0.25, math.inf)
+
+
+ADAPTIVE: dict[str, Any] = {"primary_patience": "adaptive", "failover_interval": 0.0, "send_timeout": 60.0}
+
+
+@pytest.mark.parametrize(
+    ("openings", "opening_s"),
+    [
+        ((), 3.0),
+        ((0.01,), 1.0),
+        ((0.5,), 2.0),
+        ((2.0,), 8.0),
+        ((0.5, 0.5, 2.0), 8.0),
+        ((2.0, *[0.5] * 19), 2.0),
+        ((2.0, *[0.5] * 500), 2.0),
+    ],
+)
+def test_p19_a_link_is_opened_for_as_long_as_this_clients_openings_took(
+    openings: tuple[float, ...], opening_s: float
+) -> None:
+    made = coordinator(**ADAPTIVE)
+    before, _step = begun(made)
+    before.primary_sent(T)
+    for took_s in openings:
+        made.link_opened(T, took_s)
+    for entity in ("orders", "not used yet"):
+        step = made.begin(entity, "sender", T, None).step(T)
+        assert isinstance(step, TryPrimary) and step.terms is not None
+        assert (step.terms.opening_s, step.terms.silence_s) == (pytest.approx(opening_s), math.inf)
+    _send, step = begun(used(made))
+    assert step.terms is not None
+    assert (step.terms.opening_s, step.terms.silence_s) == (pytest.approx(opening_s), 0.25), "sends have their own"
+
+
+def test_p19_a_trial_opens_its_link_as_patiently() -> None:
+    made = coordinator(probe="trial", **ADAPTIVE)
+    made.link_opened(T, 0.5)
+    made.force_failover("orders", T)
+    _send, step = begun(made, T + 60.0)
+    assert step.terms is not None and step.terms.opening_s == 2.0
+
+
+@pytest.mark.parametrize(("patience", "opening_s"), [("half", math.inf), (5.0, 5.0)])
+def test_p19_openings_teach_nothing_where_the_patience_is_given(patience: Any, opening_s: float) -> None:
+    made = coordinator(**{**ADAPTIVE, "primary_patience": patience})
+    made.link_opened(T, 0.5)
+    _send, step = begun(made)
+    assert step.terms is not None and step.terms.opening_s == opening_s
+
+
+def not_open() -> OperationTimeoutError:
+    error = OperationTimeoutError(message="the link was not open in time")
+    note_nothing_sent(error)
+    return error
+
+
+def test_p19_a_link_that_does_not_open_in_time_is_silence() -> None:
+    made = used(coordinator(**ADAPTIVE))
+    made.link_opened(T, 0.5)
+    send, _step = begun(made)
+    other = made.begin("news", "sender", T, None)
+    other.step(T)
+    other.primary_sent(T + 1.5)
+    send.primary_failed(T + 2.0, not_open())
+    assert isinstance(send.step(T + 2.0), TryBacklog)
+    assert state(made) is EntityState.FAILED_OVER
+    assert made.deadline == T + 2.0, "another entity was answered meanwhile: a ping asks at once"
+    made.tick(T + 2.0)
+    made.ping_succeeded("orders", T + 3.0)
+    _send, step = begun(made, T + 4.0)
+    assert step.terms is not None and step.terms.silence_s == 0.25, "it tells nothing of how long sends take"
+
+
+def test_p16_a_caller_with_less_time_than_an_opening_may_take_tells_nothing_yet() -> None:
+    made = coordinator(**ADAPTIVE)
+    for second in range(4):
+        send, step = begun(made, T + second, timeout=2.0)
+        assert step.timeout_s == 1.0
+        send.primary_failed(T + second + 1.0, not_open())
+        assert isinstance(send.step(T + second + 1.0), TryBacklog), "its caller sees nothing of it"
+        send.backlog_sent(T + second + 1.0)
+        assert state(made) is (EntityState.HEALTHY if second < 3 else EntityState.FAILED_OVER), second
 
 
 def test_p19_an_answer_in_no_time_counts() -> None:

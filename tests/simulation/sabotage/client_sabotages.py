@@ -491,6 +491,22 @@ SABOTAGES = (
         needs=("a pair", "while throttled: divert", "throttle"),
     ),
     Sabotage(
+        "links-open-as-long-as-they-like",
+        _COORDINATOR,
+        "            self._terms = replace(self._terms, opening_s=openings.silence_s)\n",
+        "            self._terms = replace(self._terms, opening_s=math.inf)\n",
+        "A caller whose link is not open waits for half of its time for a primary that says nothing.",
+        needs=("a pair", "in haste: adaptive"),
+    ),
+    Sabotage(
+        "no-link-after-a-return",
+        _COORDINATOR,
+        "                self.commands.append(OpenLinks(entity))\n",
+        "                pass\n",
+        "The first caller after an outage opens the link, and waits where the primary is gone again.",
+        needs=("a pair", "kill"),
+    ),
+    Sabotage(
         "slow-ping-ends-a-brownout",
         _COORDINATOR,
         "        if brownout is not None and took_s > brownout.slower_than_s:\n",

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.pairing.errors import PinnedEntityError
+from pairbus.pairing.errors import PinnedEntityError, is_nothing_sent
 from pairbus.pairing.events import (
     Action,
     Announce,
     Command,
     ControlFileChanged,
     EntityThrottled,
+    OpenLinks,
     OperatorActed,
     PingFailed,
     StateChanged,
@@ -32,7 +33,7 @@ from pairbus.pairing.events import (
 from pairbus.pairing.routing.busy_pause import BusyPause
 from pairbus.pairing.routing.dispatch import Dispatch
 from pairbus.pairing.routing.failover import Failover
-from pairbus.pairing.routing.patience import Patience, PrimaryTerms, SlowSends
+from pairbus.pairing.routing.patience import Patience, PrimaryTerms, SlowSends, patience_with_openings
 from pairbus.pairing.routing.pins import NO_PINS, Pins
 from pairbus.pairing.routing.rotation import Rotation
 from pairbus.pairing.routing.states import EntityState, Route
@@ -50,8 +51,8 @@ class Coordinator:
     """
 
     __slots__ = (
-        "_draw", "_entities", "_errors", "_pinned_at", "_terms", "_timers", "answered_at", "commands", "deadline",
-        "halts", "phase", "pins", "refusals", "rotation", "settings", "trial_terms",
+        "_draw", "_entities", "_errors", "_openings", "_pinned_at", "_terms", "_timers", "answered_at", "commands",
+        "deadline", "halts", "phase", "pins", "refusals", "rotation", "settings", "trial_terms",
     )  # fmt: skip
 
     def __init__(
@@ -86,7 +87,11 @@ class Coordinator:
         self._timers: dict[Failover, float] = {}
         #: What holds for an attempt at the primary that has the backlog behind it whatever the options say: a trial.
         self.trial_terms = PrimaryTerms(self.ends_at)
+        # How long links to the primary may take to open; None: as long as attempts may take.
+        self._openings = patience_with_openings() if settings.primary_patience == "adaptive" else None
         self._terms = self._common_terms()
+        if self._openings is not None:
+            self._take_openings(self._openings)
 
     def __repr__(self) -> str:
         sick = [failover for failover in self._entities.values() if failover.state is not EntityState.HEALTHY]
@@ -320,7 +325,7 @@ class Coordinator:
         was_diverting = failover.is_diverting
         commands = failover.primary_failed(now, epoch)
         if hasty_s and failover.patience is not None and not was_diverting and is_silence(error):
-            failover.patience.doubted = True
+            failover.patience.doubted = not is_nothing_sent(error)
             if now - self.answered_at < hasty_s / 2:  # what was on its way when an outage began was heard before that
                 failover.ping_soon(now)
         self._note(failover, commands)
@@ -350,14 +355,31 @@ class Coordinator:
         )
         self._note(failover, failover.trial_failed(now, False) if trial else failover.browned_out(now, epoch))
 
+    def link_opened(self, now: float, took_s: float) -> None:
+        """Note how long a link to the primary took to open, of whatever entity (P19)."""
+        if self._openings is not None and self._openings.noted(took_s, now):
+            self._take_openings(self._openings)
+
+    def _take_openings(self, openings: Patience) -> None:
+        self.trial_terms = replace(self.trial_terms, opening_s=openings.silence_s)
+        if self._terms is not None and self._terms.ends_at is not None:
+            self._terms = replace(self._terms, opening_s=openings.silence_s)
+        for failover in self._entities.values():
+            if failover.patience is not None:
+                self._take_patience(failover, failover.patience)
+
     def _false_alarm(self, failover: Failover, now: float) -> None:
         assert failover.patience is not None
         failover.patience.false_alarm(now)
         self._take_patience(failover, failover.patience)
 
     def _take_patience(self, failover: Failover, patience: Patience) -> None:
-        if failover.terms is None or failover.terms.silence_s != patience.silence_s:
-            failover.terms = PrimaryTerms(self.ends_at, patience.silence_s, has_left=lambda: failover.is_diverting)
+        assert self._openings is not None
+        terms, opening_s = failover.terms, self._openings.silence_s
+        if terms is None or (terms.silence_s, terms.opening_s) != (patience.silence_s, opening_s):
+            failover.terms = PrimaryTerms(
+                self.ends_at, patience.silence_s, opening_s, has_left=lambda: failover.is_diverting
+            )
 
     def send_busy(self, failover: Failover, now: float, epoch: int, trial: bool, error: BaseException) -> bool:
         """Pause the entity; return whether it has been busy for too long, which counts as a failure."""
@@ -388,6 +410,8 @@ class Coordinator:
         entity = failover.entity
         if commands:
             self.commands.extend(self._explained(command) for command in commands)
+            if any(_is_return(command) for command in commands):
+                self.commands.append(OpenLinks(entity))
             if failover.slow_sends is not None and failover.state is not EntityState.SUSPECT and _has_changed(commands):
                 failover.slow_sends.clear()
         if self.refusals and failover.state is not EntityState.UNREACHABLE:
@@ -403,6 +427,14 @@ class Coordinator:
         # In this order: who is interrupted between the two does both again, at the next report of this entity.
         self.deadline = min(timers.values(), default=None)
         self._timers = timers
+
+
+def _is_return(command: Command) -> bool:
+    """Return whether an entity that had failed over takes messages at the primary again."""
+    match command:
+        case Announce(StateChanged(previous=previous, state=EntityState.HEALTHY)):
+            return previous is not EntityState.SUSPECT
+    return False
 
 
 def _has_changed(commands: list[Command]) -> bool:

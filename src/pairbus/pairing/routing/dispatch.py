@@ -28,6 +28,7 @@ from pairbus.pairing.errors import (
     NotTriedError,
     PairingError,
     SentSoFar,
+    is_nothing_sent,
 )
 from pairbus.pairing.routing import budget
 from pairbus.pairing.routing.patience import GIVEN_UP_S, PrimaryTerms
@@ -325,7 +326,7 @@ class Dispatch:
             if trial:
                 self._trial_failed(now, error)
             elif not self._is_given_up(now, error):
-                patience = self._patience_s()
+                patience = self._patience_s(error)
                 hasty_s = patience if patience < self._granted_s else 0.0
                 coordinator.primary_failed(failover, now, self._epoch, False, error, hasty_s=hasty_s)
             if failover.is_diverting:
@@ -461,12 +462,17 @@ class Dispatch:
             return not patient or isinstance(error, NotTriedError)
         return False
 
-    def _patience_s(self) -> float:
-        return math.inf if self._terms is None else self._terms.silence_s
+    def _patience_s(self, error: BaseException | None = None) -> float:
+        """Return how long the primary's silence is waited for; after an `error` in which no link was open, how long a
+        link may take to open."""
+        if self._terms is None:
+            return math.inf
+        was_opening = error is not None and is_nothing_sent(error)
+        return self._terms.opening_s if was_opening else self._terms.silence_s
 
     def _is_given_up(self, now: float, error: BaseException) -> bool:
         """The caller's time was shorter than the patience, and the primary has not been silent for long (P16)."""
-        patience = self._patience_s()
+        patience = self._patience_s(error)
         if patience is math.inf or self._granted_s >= patience or not is_silence(error):
             return False
         return self._failover.silent_for(now) <= min(patience, GIVEN_UP_S)

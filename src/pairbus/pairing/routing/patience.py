@@ -1,8 +1,9 @@
 """Decides how long the primary may be silent before a message leaves for the backlog, and when sends are too slow.
 
-`Patience` learns from what the sends of one entity took lately, where `primary_patience` is "adaptive" (P19): a high
-quantile of the last answers, which a few slow ones don't move, times a factor. A false alarm, where the primary
-answered after all, doubles the factor for an hour. `SlowSends` judges a brownout (P24): more than a share of the last
+`Patience` learns, where `primary_patience` is "adaptive" (P19), from what the sends of one entity took lately, and from
+what the openings of links to the primary took: a high quantile of the last answers, which a few slow ones don't move,
+times a factor. A false alarm, where the primary answered after all, doubles the factor for an hour. How long openings
+take a ping tells, which opens a link itself. `SlowSends` judges a brownout (P24): more than a share of the last
 sends took longer than a given time. Both keep a fixed number of values.
 
 Pure.
@@ -25,6 +26,11 @@ ANSWERS_KEPT: Final = 64
 _REVIEW_EVERY: Final = 8
 _QUANTILE: Final = 0.9
 _MULTIPLE: Final = 12.0
+#: Openings are few, and each consists of many exchanges: one is enough to know, and they differ less than sends.
+OPENING_LEAST_S: Final = 1.0
+_OPENING_MULTIPLE: Final = 4.0
+#: So long an opening is waited for while none is known, if that is less than half of the caller's time.
+OPENING_UNKNOWN_S: Final = 3.0
 _WIDEST: Final = 64.0
 #: A false alarm is forgotten, one doubling at a time, after this long without another.
 CALM_S: Final = 3600.0
@@ -50,21 +56,35 @@ class PrimaryTerms:
 class Patience:
     """What the sends of one entity took lately, and how long its silence is waited for."""
 
-    __slots__ = ("_calm_at", "_factor", "_quantile_s", "_slot", "_took", "doubted", "silence_s")
+    __slots__ = (
+        "_answers_min", "_calm_at", "_factor", "_least_s", "_multiple", "_quantile_s", "_slot", "_took", "doubted",
+        "silence_s",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        least_s: float = LEAST_S,
+        multiple: float = _MULTIPLE,
+        answers_min: int = ANSWERS_MIN,
+        unknown_s: float = math.inf,
+    ) -> None:
+        self._least_s = least_s
+        self._multiple = multiple
+        self._answers_min = answers_min
         self._took: list[float] = []
         self._slot = 0
         self._quantile_s = 0.0
         self._factor = 1.0
         self._calm_at = math.inf
-        #: How long an open link may be silent; infinite while too little is known.
-        self.silence_s = math.inf
+        #: How long an open link, or one that is being opened, may be silent; `unknown_s` while too little is known.
+        self.silence_s = unknown_s
         #: A silence was taken for a failure, and nothing has said yet whether the primary was away.
         self.doubted = False
 
     def __repr__(self) -> str:
-        return f"<Patience {self.silence_s:.3f} s, of {len(self._took)} answers, times {_MULTIPLE * self._factor:g}>"
+        return (
+            f"<Patience {self.silence_s:.3f} s, of {len(self._took)} answers, times {self._multiple * self._factor:g}>"
+        )
 
     def noted(self, took_s: float, now: float) -> bool:
         """Note how long an answer took; return whether `silence_s` was computed anew."""
@@ -74,7 +94,7 @@ class Patience:
         else:
             took[self._slot] = took_s
         self._slot = (self._slot + 1) % ANSWERS_KEPT
-        if len(took) < ANSWERS_MIN or (len(took) == ANSWERS_KEPT and self._slot % _REVIEW_EVERY):
+        if len(took) < self._answers_min or (len(took) == ANSWERS_KEPT and self._slot % _REVIEW_EVERY):
             return False
         if now >= self._calm_at:
             self._factor = max(1.0, self._factor / 2)
@@ -88,12 +108,17 @@ class Patience:
         self.doubted = False
         self._factor = min(_WIDEST, self._factor * 2)
         self._calm_at = now + CALM_S
-        if len(self._took) >= ANSWERS_MIN:
+        if len(self._took) >= self._answers_min:
             self._review()
 
     def _review(self) -> None:
         # The factor widens the least time too: where sends are fast, that is what was too short.
-        self.silence_s = self._factor * max(LEAST_S, _MULTIPLE * self._quantile_s)
+        self.silence_s = self._factor * max(self._least_s, self._multiple * self._quantile_s)
+
+
+def patience_with_openings() -> Patience:
+    """Return how long a link to the primary may take to open, by what a client's openings took."""
+    return Patience(OPENING_LEAST_S, _OPENING_MULTIPLE, 1, OPENING_UNKNOWN_S)
 
 
 class Brownout(NamedTuple):
