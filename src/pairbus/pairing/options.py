@@ -282,8 +282,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("primary_patience", '"half", "adaptive", or ' + _TIME + "0.05 to 3600 (60 minutes)", _patience,
            "How long the primary may be silent before a message goes to the backlog, where that is what comes next:"
            " half of the caller's time, so many seconds, or a multiple of what the entity's sends took lately (never"
-           " under 0.25 s; half until 20 answers are known). With \"adaptive\" a link that must be opened is waited for four"
-           " times as long as this client's openings took lately, 3 s before it knows.", "P19"),
+           " under 0.25 s; half until 20 answers are known). With \"adaptive\" a link that must be opened is waited for"
+           " four times as long as this client's openings took lately, 3 s before it knows.", "P19"),
     Option("warm_backlog", "True or False", _flag,
            "Keep one link to a backlog queue open from pairing on, so that the first diverted message need not open"
            " one.", "P19"),
