@@ -64,6 +64,7 @@ class TestGarbage:
             assert minutes == [60.0]
             return cycles[0]() is None
         finally:
+            gc.unfreeze()
             if was_enabled:
                 gc.enable()
 
@@ -72,3 +73,31 @@ class TestGarbage:
 
     async def test_it_is_left_out_while_so_much_is_held_that_it_would_take_long(self) -> None:
         assert not await self._is_freed(held=100_000)
+
+    async def test_cycles_that_come_after_much_did_are_found_again(self) -> None:
+        kept: list[list[int]] = []
+        cycles: list[weakref.ref[Cycle]] = []
+
+        async def wait(seconds: float) -> None:
+            if cycles:
+                raise asyncio.CancelledError
+            if kept:
+                cycles.append(weakref.ref(Cycle()))
+            else:
+                kept.extend([n] for n in range(100_000))
+
+        try:
+            with pytest.raises(asyncio.CancelledError):
+                await broker.collect_garbage(wait)
+            assert cycles[0]() is None
+        finally:
+            gc.unfreeze()
+
+    def test_python_makes_no_full_collection_by_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        thresholds: list[tuple[int, ...]] = []
+        monkeypatch.setattr(gc, "set_threshold", lambda *given: thresholds.append(given))
+        monkeypatch.setattr(broker.event_loop, "run", lambda main: main.close())
+        assert broker.broker.callback is not None
+        broker.broker.callback(("contoso",), None, "127.0.0.1", None, False)
+        ((young, older, full),) = thresholds
+        assert young * older <= 50_000 and full >= 1_000_000

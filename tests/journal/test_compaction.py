@@ -380,6 +380,29 @@ async def test_damage_found_by_compaction_keeps_the_segment() -> None:
     assert rig.segment_paths()[0].endswith("0001.segment")
 
 
+async def test_it_lets_others_go_on_however_much_is_owed() -> None:
+    rig, owner = filled()
+    turns: list[int] = []
+    read = 0
+
+    def live(record: Record) -> None:
+        nonlocal read
+        read += 1
+        rig.now += 0.001
+
+    owner.live = live  # type: ignore[method-assign]
+    rig.journal._compacting = True
+    rig.journal.release(1, 1 << 20)  # four times as much is owed
+    rig.journal._compacting = False
+    compacting = asyncio.create_task(rig.journal.compact(owner))
+    while not compacting.done():
+        before = read
+        await asyncio.sleep(0)
+        turns.append(read - before)
+        rig.journal.turn()
+    assert max(turns) <= 9 < sum(turns)
+
+
 async def test_one_at_a_time() -> None:
     rig, owner = filled()
     first = asyncio.ensure_future(rig.journal.compact(owner))

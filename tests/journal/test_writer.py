@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,8 +23,36 @@ def test_every_callback_is_called_whatever_another_raises() -> None:
         raise KeyError(offset)
 
     with pytest.raises(KeyError, match="2"):
-        deliver([(good, None, 1, 1), (bad, None, 1, 2), (good, None, 1, 3), (bad, None, 1, 4)])
+        deliver(deque([(good, None, 1, 1), (bad, None, 1, 2), (good, None, 1, 3), (bad, None, 1, 4)]))
     assert heard == [1, 3]
+
+
+def test_many_answers_come_in_order_a_few_milliseconds_a_turn_whatever_one_of_them_raises() -> None:
+    rig = Rig().open()
+    turns: list[Callable[[], None]] = []
+    rig.post = turns.append  # type: ignore[method-assign,assignment]
+    rig.journal._post = rig.journal._writer._post = turns.append  # type: ignore[union-attr]
+    heard: list[int] = []
+
+    def done(number: int, error: object, segment: int, offset: int) -> None:
+        heard.append(number)
+        rig.now += 0.001
+        if number == 1:
+            raise KeyError(number)
+
+    for number in range(20):
+        rig.journal.append(1, b"x", partial(done, number))
+    rig.journal.turn()
+    rig.journal.append(1, b"x", partial(done, 20))
+    rig.journal.turn()
+    with pytest.raises(KeyError, match="1"):
+        turns.pop(0)()
+    assert 1 < len(heard) < 10
+    while turns:
+        before = len(heard)
+        turns.pop(0)()
+        assert len(heard) - before < 10
+    assert heard == list(range(21))
 
 
 def test_a_crash_answers_all_that_waits_and_all_that_comes_and_is_raised_on_the_loop() -> None:

@@ -20,7 +20,7 @@ from pairbus.commands import event_loop, status_line
 from pairbus.errors import PairbusError
 
 _COLLECT_EVERY_S = 60.0
-#: With no more blocks of memory than this allocated since the start, a full collection takes some 2 ms.
+#: With no more blocks of memory than this allocated since then, a full collection takes some 2 ms.
 _COLLECT_BLOCKS_MAX = 50_000
 
 
@@ -129,8 +129,9 @@ def broker(
         raise click.UsageError(str(error)) from None
     if not namespaces and config is None and not emulator:
         raise click.UsageError("name a namespace with --namespace, or give a --config that names some")
-    # messages make few cycles and many objects: looking for garbage every 700 of them is time lost
-    gc.set_threshold(20_000, 20, 20)
+    # Messages make few cycles and many objects: looking for garbage every 700 of them is time lost. A full collection
+    # looks at all of them, while nobody is served: `collect_garbage` says when, not Python.
+    gc.set_threshold(10_000, 5, 1_000_000)
     event_loop.run(_serve(*namespaces, config=config, host=host, advertise=advertise, emulator=emulator, **options))
 
 
@@ -175,14 +176,20 @@ async def _serve(*namespaces: str, host: str, **options: Any) -> None:
 async def collect_garbage(wait: Callable[[float], Awaitable[object]]) -> None:
     """Run a full collection every minute in which it is quick.
 
-    With the thresholds above, Python hardly makes one by itself. Until it does, it keeps every cycle that has lived for
-    some time, and the memory of thousands of tuples for later.
+    With the thresholds above, Python makes none by itself, and until there is one it keeps every cycle that has lived
+    for some time, and the memory of thousands of tuples for later. Where so much has come that it would take long, it
+    is left out of collections from then on: that is the messages of deep queues, which are freed without one.
     """
-    at_start = sys.getallocatedblocks()
+    least = sys.getallocatedblocks()
     while True:
         await wait(_COLLECT_EVERY_S)
-        if sys.getallocatedblocks() - at_start < _COLLECT_BLOCKS_MAX:
+        held = sys.getallocatedblocks()
+        least = min(least, held)
+        if held - least < _COLLECT_BLOCKS_MAX:
             gc.collect()
+        else:
+            gc.freeze()
+            least = held
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ waiting and every later append is answered with JournalFailed, and the error is 
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
@@ -31,6 +31,8 @@ _CLOSING_S = 1.0
 _TRUSTED_SYNCS = 2.0
 # So long the loop waits, once, for the answer of a disk that was not used for longer. One that hangs costs no more.
 _ASKED_S = 0.002
+# Callbacks are called for so long in one turn of the loop.
+_DELIVERED_S = 0.003
 
 
 class Command:
@@ -69,6 +71,7 @@ class Writer:
         self._caught_up = threading.Event()  # the thread has committed something
         self._answered_at = clock()  # when the disk last did what the thread asked for
         self._told: list[list[Answer]] = []  # but for these
+        self._undelivered: deque[Answer] = deque()  # of the loop's thread
         self._command: Command | None = None  # what is in hand
         self._resumes = False  # the next turn goes on with what another thread had in hand
         self._hung: list[threading.Thread] = []
@@ -286,7 +289,7 @@ class Writer:
         command.finished = True
         then = command.then
         if then is not None:
-            self._send(lambda: then(error))
+            self._send(lambda: self._deliver([(lambda refused, segment, offset: then(error), None, 0, 0)]))
         if command.is_last:
             self._ended.set()
         return not command.is_last
@@ -294,7 +297,7 @@ class Writer:
     def answer(self, answers: list[Answer]) -> None:
         """Wake the loop once for all answers."""
         self._told.append(answers)
-        self._send(lambda: deliver(answers))
+        self._send(lambda: self._deliver(answers))
 
     def _send(self, callback: Callable[[], None]) -> None:
         try:
@@ -325,16 +328,38 @@ class Writer:
         failure = self.failure
         answers: list[Answer] = [(entry[4], failure, 0, 0) for entry in entries if entry[4] is not None]
         if answers:
-            self._send(lambda: deliver(answers))
+            self._send(lambda: self._deliver(answers))
+
+    def _deliver(self, answers: list[Answer]) -> None:
+        """Call the callbacks of these answers, behind those that still wait to be called."""
+        is_alone = not self._undelivered
+        self._undelivered.extend(answers)
+        if is_alone:
+            self._deliver_some()
+
+    def _deliver_some(self) -> None:
+        """Call callbacks for a few milliseconds, and the others in the next turns of the loop: a sync may answer for
+        ten thousand."""
+        clock = self._clock
+        until = clock() + _DELIVERED_S
+        try:
+            deliver(self._undelivered, lambda: clock() < until)
+        finally:
+            if self._undelivered:
+                self._send(self._deliver_some)
 
 
-def deliver(answers: list[Answer]) -> None:
-    """Call every callback, whatever another one raises; raise the first error at the end."""
+def deliver(answers: deque[Answer], goes_on: Callable[[], bool] = lambda: True) -> None:
+    """Call the callbacks in order for as long as `goes_on` says so, whatever one of them raises; raise the first error
+    at the end."""
     failure: BaseException | None = None
-    for done, error, segment, offset in answers:
+    while answers:
+        done, error, segment, offset = answers.popleft()
         try:
             done(error, segment, offset)
         except BaseException as problem:
             failure = failure or problem
+        if not goes_on():
+            break
     if failure is not None:
         raise failure
