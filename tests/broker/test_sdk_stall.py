@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.broker import Broker, serve_sync
+from pairbus.broker.control.control_socket import request
 from pairbus.broker.storage.unread import UNREAD_S
-from pairbus.errors import BrokerError
+from pairbus.errors import BrokerError, InvalidFault
 from pairbus.journal import RealFiles
 from pairbus.ledger import LedgerWriter
 from pairbus.testing import fault
@@ -101,6 +103,70 @@ def test_p48_with_a_standby_folder_sends_succeed_while_storage_stalls(tmp_path: 
         sender.send_messages(ServiceBusMessage("after"))
     with served(tmp_path, standby) as broker:
         assert received(broker, 6) == [*texts, "after"], "all of it is there after a restart, once and in order"
+
+
+def listed(broker: Broker) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = request(broker.data, {"command": "list"})["namespaces"]["contoso"]
+    return [{name: each[name] for name in each if name not in ("until", "left_s")} for each in found]
+
+
+def late_messages(broker: Broker) -> str:
+    url = f"http://127.0.0.1:{broker.namespaces['contoso'].port}/metrics"
+    with urllib.request.urlopen(url) as answer:
+        lines = answer.read().decode().splitlines()
+    return next(line.split()[-1] for line in lines if line.startswith("pairbus_late_messages{"))
+
+
+def peeked(broker: Broker, queue: str, session_id: str | None = None) -> list[str]:
+    with client(broker) as app, app.get_queue_receiver(queue, session_id=session_id) as receiver:
+        return [str(message) for message in receiver.peek_messages(99)]
+
+
+def test_p48_what_is_sent_in_a_stall_appears_late_and_none_is_lost(tmp_path: Path) -> None:
+    soon_due = datetime.now(UTC) + timedelta(seconds=1)
+    with served(tmp_path, tmp_path / "standby") as broker, client(broker) as app:
+        with app.get_queue_sender("orders") as sender, app.get_queue_sender("sessions") as of_sessions:
+            sender.send_messages(ServiceBusMessage("before"))
+            with fault(broker, "storage-stall", late=900.0):
+                sender.send_messages([ServiceBusMessage(str(i)) for i in range(3)])
+                sender.send_messages(ServiceBusMessage("scheduled", scheduled_enqueue_time_utc=soon_due))
+                of_sessions.send_messages(ServiceBusMessage("in a session", session_id="s"))
+                assert listed(broker) == [{"kind": "storage-stall", "late": 900.0, "late_messages": 5}]
+            sender.send_messages(ServiceBusMessage("after"))
+        seen = [text for text in peeked(broker, "orders") if text != "scheduled"]  # as it is until it is due
+        assert seen == ["before", "after"] and peeked(broker, "sessions", "s") == []
+        assert received(broker, 2) == ["before", "after"]
+        assert listed(broker) == [{"kind": "storage-stall", "late": 900.0, "is_back": True, "late_messages": 5}]
+        assert late_messages(broker) == "5"
+        request(broker.data, {"command": "clear", "namespace": "contoso"})
+        assert received(broker, 4) == ["0", "1", "2", "scheduled"]
+        assert peeked(broker, "sessions", "s") == ["in a session"]
+        assert (listed(broker), late_messages(broker)) == ([], "0")
+
+
+def test_p48_late_messages_come_by_themselves_when_their_time_is_over(tmp_path: Path) -> None:
+    with served(tmp_path, tmp_path / "standby") as broker, client(broker) as app:
+        with app.get_queue_sender("orders") as sender, fault(broker, "storage-stall", late=0.05):
+            sender.send_messages(ServiceBusMessage("late"))
+        assert received(broker, 1) == ["late"]
+
+
+def test_p48_late_messages_outlive_a_restart(tmp_path: Path) -> None:
+    with served(tmp_path, tmp_path / "standby") as broker, client(broker) as app:
+        with app.get_queue_sender("orders") as sender, fault(broker, "storage-stall", late=900.0):
+            sender.send_messages([ServiceBusMessage(str(i)) for i in range(3)])
+        assert peeked(broker, "orders") == []
+    with served(tmp_path, tmp_path / "standby") as broker:
+        assert received(broker, 3) == ["0", "1", "2"]
+
+
+def test_p48_without_a_standby_folder_nothing_can_be_late(tmp_path: Path) -> None:
+    with (
+        served(tmp_path, None) as broker,
+        pytest.raises(InvalidFault, match="standby folder"),
+        fault(broker, "storage-stall", late=1.0),
+    ):
+        pytest.fail("the fault was taken")
 
 
 async def test_p48_with_a_standby_folder_async(tmp_path: Path) -> None:

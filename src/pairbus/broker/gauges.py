@@ -24,6 +24,8 @@ class Gauges:
         metrics.gauge("queue_bytes", "Bytes of the messages in a queue.", self._sizes)
         metrics.counter("pings_total", "Pings confirmed and not stored, since the start.", self._pings)
         metrics.counter("forwarded_total", "Messages that an entity forwarded, since the start.", self._forwarded)
+        help_text = "Messages that are kept from receivers, since the store stalled when they came."
+        metrics.gauge("late_messages", help_text, self._late)
         metrics.gauge("entity_node", "The node that a queue or topic is on.", self._nodes)
         metrics.gauge("connections", "Connections open now.", self._connections)
         metrics.gauge("tokenless_bytes", "Bytes held for connections that have put no token.", self._tokenless)
@@ -49,6 +51,9 @@ class Gauges:
         server = self._broker.namespaces[name]
         for entity in server.entity_names:
             yield {"namespace": name, "entity": entity}, server.crashes.nodes.node_of(entity)
+
+    def _late(self, name: str) -> Iterator[Sample]:
+        yield {"namespace": name}, self._broker.namespaces[name].namespace.late_count
 
     def _connections(self, name: str) -> Iterator[Sample]:
         yield {"namespace": name}, len(self._broker.namespaces[name].connections)

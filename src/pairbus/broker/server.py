@@ -104,6 +104,7 @@ class NamespaceServer:
         self.faults = Faults(self._faults_changed, Throttling(plan.thresholds, self._read_measure))
         self.crashes = Crashes(self, plan.nodes or broker.nodes)
         self.faults.on_crash = self.crashes.begin
+        self.faults.late_count = lambda: self.namespace.late_count
         self.namespace: Namespace
         self.recorder: Recorder
         self.folder = broker.data / plan.name
@@ -189,6 +190,7 @@ class NamespaceServer:
         try:
             journal = self._broker.open_journal(self.folder, self._plan)
             self._ends.push_async_callback(asyncio.to_thread, journal.close)
+            self.faults.has_standby = journal.standby is not None
             self._open_namespace(journal)
         except (FormatError, RecordError, InvalidDescription) as error:
             said = f"{error}. {who_reads(self.folder)}. Nothing of it was changed."
@@ -436,6 +438,8 @@ class NamespaceServer:
             self._listener.resume()
         self._listener.black_hole(self.faults.black_hole(None, now))
         self._journal.stall(self.faults.stalls_storage(now))
+        is_late, holds_back = self.faults.late(now)
+        self.namespace.set_late(holds_back=holds_back, releases=not is_late)
         self.namespace.set_partitions_down(lambda path: self.faults.partitions_down(path, self.clock()))
         for connection in list(self.connections):
             self._apply_faults(connection, now)

@@ -245,6 +245,12 @@ def _kinds(_context: click.Context, _parameter: click.Parameter, typed: str) -> 
     "that answers are late before the crash, 0.5 by default.",
 )
 @click.option(
+    "--late",
+    type=float,
+    help="storage-stall, with --standby: seconds after the store is back until receivers get what came meanwhile, at "
+    "most 900.",
+)
+@click.option(
     "--for",
     "seconds",
     type=float,
@@ -274,7 +280,8 @@ def fault(
       latency      every answer is --delay seconds late
       lost-answer  sends are stored, and in place of the answer the connection is cut
       hang         sends are neither stored nor answered; cut when the fault ends
-      storage-stall  what the broker writes to its data folder does not return
+      storage-stall  what the broker writes to its data folder does not return; with
+                   --late, what is sent meanwhile appears late (clear twice: at once)
       crash-entity, crash-node
                    an entity, or all of a node, is slow, then restarts from the journal
 
@@ -286,6 +293,7 @@ def fault(
       pairbus fault --data ./data contoso unreachable --client web
       pairbus fault --data ./data contoso unreachable --entity orders --partition 3
       pairbus fault --data ./data contoso crash-node --entity orders --for 10
+      pairbus fault --data ./data contoso storage-stall --late 60 --for 30
       pairbus fault --data ./data contoso
       pairbus fault --data ./data contoso --clear
     """
@@ -357,7 +365,10 @@ def _show(namespace: str, answer: dict[str, Any], as_json: bool) -> None:
         details += [f"for the client {each['client']}"] if "client" in each else []
         details += [_limit(each)] if "rate" in each else []
         details += [f"delay {each['delay']:g} s"] if "delay" in each else []
+        details += [f"{each['late']:g} s late"] if "late" in each else []
+        details += ["is over, messages are late"] if "is_back" in each else []
         details += [f"for {_span(each['left_s'])} more"] if "left_s" in each else []
+        details += [f"({each['late_messages']:,} late)"] if "late_messages" in each else []
         details += [f"diagnostics in {each['diagnostics']}"] if "diagnostics" in each else []
         click.echo(" ".join([f"{namespace}: {each['kind']}", *details]))
     if not answer["faults"]:

@@ -98,6 +98,13 @@ DRILL_FAULTS: Final[dict[str, DrillFault]] = {
         ends="has its storage back",
         has_standby=True,
     ),
+    "stall-late": DrillFault(
+        "has storage that does not answer, and goes on in its standby folder; what it takes there appears late",
+        {"late": 5.0},
+        kind="storage-stall",
+        ends="has its storage back",
+        has_standby=True,
+    ),
     "latency": DrillFault(
         f"answers {SEND_TIMEOUT_S:g} s late, later than a caller can wait", {"delay": SEND_TIMEOUT_S}
     ),

@@ -220,7 +220,12 @@ class Rehearsal:
         lasts = {} if fault.seconds_max is None else {"for": self.plan.outage_s}
         answer = await self._ask(self.primary, {"command": "fault", **target, **fault.settings, **lasts})
         yield
-        await self._ask(self.primary, {"command": "clear", **target})
+        cleared = await self._ask(self.primary, {"command": "clear", **target})
+        for each in cleared["faults"]:
+            if "late_messages" in each:
+                self._say(
+                    "RETURN", f"{each['late_messages']:,} messages that came meanwhile appear {each['late']:g} s later"
+                )
         for each in answer["faults"]:
             if "diagnostics" in each and (path := Path(each["diagnostics"])).exists():
                 self._keep_diagnostics(path)

@@ -28,7 +28,8 @@ class fault:
     """A fault on a namespace, which may be left out where the broker serves one only.
 
     With `seconds` it ends by itself after that time, at the latest with the block. A crash that is left in its first
-    half, while answers are late, does not come about.
+    half, while answers are late, does not come about. With `late`, what came in a stall of the storage appears so many
+    seconds after the block.
     """
 
     __slots__ = ("_broker", "_fault", "_namespace", "_seconds")
@@ -46,6 +47,7 @@ class fault:
         client: str | None = None,
         partition: int | None = None,
         node: int | None = None,
+        late: float | None = None,
         seconds: float | None = None,
     ) -> None:
         self._broker: Broker | Path = Path(broker) if isinstance(broker, str) else broker
@@ -55,7 +57,7 @@ class fault:
                 "data folder of a broker"
             )
         self._fault = Fault(
-            kind, entity=entity, rate=rate, delay=delay, by=by, client=client, partition=partition, node=node
+            kind, entity=entity, rate=rate, delay=delay, by=by, client=client, partition=partition, node=node, late=late
         )
         self._seconds = seconds
         self._namespace = namespace
@@ -81,7 +83,7 @@ class fault:
 
     def _end(self) -> dict[str, Any]:
         # Exactly this one: a fault of the same kind on an entity outlives a block for the whole namespace.
-        which = {name: value for name, value in self._fault.as_json().items() if name not in ("rate", "delay")}
+        which = {name: value for name, value in self._fault.as_json().items() if name not in ("rate", "delay", "late")}
         return {"command": "clear", "exact": True, **which}
 
     def _ask(self, message: dict[str, Any]) -> None:

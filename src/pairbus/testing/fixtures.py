@@ -123,7 +123,8 @@ def _end_faults(broker: Broker) -> None:
     from pairbus.broker.control.control_socket import request
 
     for name in broker.namespaces:
-        request(broker.data, {"command": "clear", "namespace": name})
+        for _ in ("the faults", "and messages that one of them has made late"):
+            request(broker.data, {"command": "clear", "namespace": name})
 
 
 def _administration(namespace: NamespaceServer) -> ServiceBusAdministrationClient:

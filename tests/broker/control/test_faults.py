@@ -251,6 +251,50 @@ def test_p48_a_storage_stall_is_the_whole_namespaces_and_refuses_nothing_by_itse
         Fault("storage-stall", entity="orders")
 
 
+@pytest.fixture
+def stalled() -> Faults:
+    faults = Faults()
+    faults.has_standby = True
+    faults.set(Fault("storage-stall", late=60.0, until=NOW + 10))
+    return faults
+
+
+def test_p48_what_comes_in_a_stall_is_late_until_the_store_was_back_for_so_long(stalled: Faults) -> None:
+    assert (stalled.stalls_storage(NOW), stalled.late(NOW)) == (True, (True, True))
+    # Whether or not somebody has looked at the clock just then.
+    assert (stalled.stalls_storage(NOW + 10), stalled.late(NOW + 10)) == (False, (True, False))
+    assert stalled.tick(NOW + 12) == NOW + 70
+    assert (stalled.stalls_storage(NOW + 12), stalled.late(NOW + 12)) == (False, (True, False))
+    assert [each.as_json() for each in stalled.active(NOW + 12)] == [
+        {"kind": "storage-stall", "late": 60.0, "until": NOW + 70, "is_back": True}
+    ]
+    assert stalled.tick(NOW + 70) is None
+    assert stalled.late(NOW + 70) == (False, False) and not stalled
+
+
+def test_p48_clearing_a_stall_ends_it_and_clearing_it_again_the_lateness(stalled: Faults) -> None:
+    assert stalled.clear("storage-stall", now=NOW + 3) == 1
+    assert (stalled.stalls_storage(NOW + 3), stalled.late(NOW + 62)) == (False, (True, False))
+    assert stalled.clear(now=NOW + 4) == 1
+    assert stalled.late(NOW + 4) == (False, False) and not stalled
+
+
+@pytest.mark.parametrize("late", [0, 900.1, True, "60"])
+def test_p48_lateness_has_bounds(late: Any) -> None:
+    with pytest.raises(
+        InvalidFault, match=r"late .* of storage-stall is out of bounds: seconds, more than 0 and at mo"
+    ):
+        Fault("storage-stall", late=late)
+
+
+def test_p48_only_a_stall_with_a_standby_folder_can_make_late(faults: Faults) -> None:
+    with pytest.raises(InvalidFault, match="hang takes no late; storage-stall may"):
+        Fault("hang", late=1.0)
+    with pytest.raises(InvalidFault, match=r"only where the broker has a standby folder \(--standby\)"):
+        faults.set(Fault("storage-stall", late=1.0))
+    assert not faults
+
+
 def test_a_fault_ends_at_its_time_with_or_without_a_tick() -> None:
     changes: list[str] = []
     faults = Faults(lambda: changes.append("changed"))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pairbus.broker.model.description import QueueDescription
 from pairbus.broker.model.entity import QueueEntity
-from pairbus.broker.model.message import GONE, LOCKED, READY, SETTLING, Message
+from pairbus.broker.model.message import GONE, LATE, LOCKED, READY, SCHEDULED, SETTLING, Message
 from pairbus.broker.model.outcomes import LocksLost
 from pairbus.broker.model.queue import MessageQueue
 
@@ -53,6 +54,58 @@ def test_messages_are_acquired_in_order_and_locked() -> None:
     assert (queue.available, queue.locked, len(queue)) == (1, 2, 3)
     assert numbers(queue.acquire(5, 100.0, counting_tokens())) == [3]
     assert queue.acquire(1, 100.0, counting_tokens()) == []
+
+
+def test_p48_what_is_late_is_nobodys_until_it_is_released_and_then_in_its_place() -> None:
+    queue = filled(1)
+    queue.holds_back = True
+    for number in (2, 3):
+        queue.enqueue(message(number))
+    queue.holds_back = False
+    queue.enqueue(message(4))
+    assert numbers(queue.acquire(9, 100.0, counting_tokens())) == [1, 4]
+    assert [each.state for each in queue.scan(2)] == [LATE, LATE, LOCKED]
+    assert queue.draw_older(9, inf, None) == [] and len(queue) == 4
+    queue.release_late(1)
+    assert numbers(queue.draw(9)) == [2]
+    queue.release_late(9)
+    assert numbers(queue.draw(9)) == [3] and not queue.late
+
+
+def test_p48_what_is_late_and_scheduled_can_be_called_off_and_comes_due_later() -> None:
+    queue = make_queue()
+    queue.holds_back = True
+    for number in (1, 2):
+        each = message(number)
+        each.home = SCHEDULED
+        queue.enqueue(each)
+    (cancelled,) = queue.cancel([1]) or []
+    queue.remove(cancelled)
+    assert queue.take_due(5000.0, 9) == []
+    queue.holds_back = False
+    queue.release_late(9)
+    assert numbers(queue.take_due(5000.0, 9)) == [2]
+
+
+def test_p48_what_expires_while_it_is_late_is_overdue_when_it_is_released() -> None:
+    queue = make_queue()
+    queue.holds_back = True
+    each = message(1)
+    each.expires_at = 50.0
+    queue.enqueue(each)
+    assert queue.take_overdue(60.0, 9) == []
+    queue.holds_back = False
+    queue.release_late(9)
+    assert numbers(queue.take_overdue(61.0, 9)) == [1]
+
+
+def test_p48_a_queue_that_is_deleted_lets_go_of_what_is_late() -> None:
+    queue = make_queue()
+    queue.holds_back = True
+    queue.enqueue(message(1))
+    left = queue.close()
+    queue.release_late(9)
+    assert numbers([each for each in left if isinstance(each, Message)]) == [1] and not queue.late
 
 
 def test_what_comes_back_returns_to_its_place() -> None:

@@ -35,7 +35,9 @@ from .faults import Fault, Faults, covered_names, mark_of
 FOR_S_MAX = 366 * 86_400
 
 _FIELDS: Mapping[str, frozenset[str]] = {
-    "fault": frozenset({"namespace", "kind", "entity", "client", "partition", "node", "by", "rate", "delay", "for"}),
+    "fault": frozenset(
+        {"namespace", "kind", "entity", "client", "partition", "node", "by", "rate", "delay", "late", "for"}
+    ),
     "clear": frozenset({"namespace", "kind", "entity", "client", "partition", "node", "by", "exact"}),
     "list": frozenset({"namespace"}),
     "status": frozenset(),
@@ -136,6 +138,7 @@ class Commands:
                         message.get("by"), message.get("client"), message.get("partition"), message.get("node")
                     ),
                     exact=message.get("exact") is True,
+                    now=now,
                 )
                 return {"cleared": cleared, "faults": _listed(faults, now)}
             case "list":
@@ -163,6 +166,7 @@ class Commands:
             client=message.get("client"),
             partition=message.get("partition"),
             node=message.get("node"),
+            late=message.get("late"),
         )
         faults.set(fault)
         note = self._note(message["namespace"], fault.entity)
@@ -231,6 +235,8 @@ def _granted(result: AuthorizationRule | Refusal | Exception) -> dict[str, Any]:
 
 def _listed(faults: Faults, now: float) -> list[dict[str, Any]]:
     return [
-        fault.as_json() | ({} if fault.until is None else {"left_s": round(fault.until - now, 3)})
+        fault.as_json()
+        | ({} if fault.until is None else {"left_s": round(fault.until - now, 3)})
+        | ({} if fault.late is None else {"late_messages": faults.late_count()})
         for fault in faults.active(now)
     ]

@@ -22,7 +22,7 @@ lock its user out.
     hang         sends are taken, not stored and not   likewise                           -
                  answered; when it ends, connections
                  on which one hung are cut
-    storage-stall  what the journal does in its       -                                  -
+    storage-stall  what the journal does in its       -                                  (late)
                  folder does not return (P48)
     crash-entity -                                     its state fails: answers are       entity (delay)
                                                        `delay` seconds late, then it is
@@ -37,6 +37,10 @@ the key that it uses. no-send, no-receive and unreachable may be for one `partit
 are partitioned: messages without a key pass it over, those with a key of it are refused as server busy, and what it
 holds is not received until the fault ends. A second fault of the same kind on the same target replaces the first;
 throttles that count different things, and faults for different clients or partitions, stand beside each other.
+
+What comes while the store stalls is late where `late` says so, which needs a standby folder: it is kept from receivers
+until the store is back and so many seconds have gone by. The stall ends first then, by itself or when it is cleared,
+and the fault stays as long as messages are late; cleared once more, it lets go of them.
 
 A crash lasts as long as its fault, half of it with late answers; `on_crash` carries it out (crashes.py). It can't be
 brought about again, or on the same entity by another one, before it is over.
@@ -58,10 +62,12 @@ from pairbus.errors import InvalidFault, did_you_mean
 
 FAULTS_MAX = 1_000
 DELAY_S_MAX = 3_600.0
+LATE_S_MAX = 900.0
 RATE_MAX = LIMIT_MAX
 CLIENT_CHARS_MAX = 256
 #: What a throttle counts unless it says otherwise.
 MESSAGES: Final = "messages"
+STALL: Final = "storage-stall"
 INTERNAL_ERROR = "amqp:internal-error"
 
 
@@ -87,7 +93,7 @@ KINDS: Mapping[str, FaultKind] = {
     "latency": FaultKind("delay"),
     "lost-answer": FaultKind(takes="delay"),
     "hang": FaultKind(),
-    "storage-stall": FaultKind(),
+    STALL: FaultKind(takes="late"),
     "crash-entity": FaultKind(takes="delay"),
     "crash-node": FaultKind(takes="delay"),
 }
@@ -109,6 +115,9 @@ class Fault:
     client: str | None = None
     partition: int | None = None
     node: int | None = None
+    late: float | None = None
+    #: Of a stall: its end, since the store is back; what came is late until the fault ends.
+    is_back: bool = False
     #: Of a crash: the file that will say what was inconsistent.
     diagnostics: str | None = None
 
@@ -131,7 +140,12 @@ class Fault:
                 raise InvalidFault(f"client {self.client!r} is neither an address nor the name of a key")
         self._check_partition()
         self._check_crash()
-        for name, bounds in (("rate", (0.0, RATE_MAX)), ("delay", (0.0, DELAY_S_MAX)), ("until", (0.0, math.inf))):
+        for name, bounds in (
+            ("rate", (0.0, RATE_MAX)),
+            ("delay", (0.0, DELAY_S_MAX)),
+            ("late", (0.001, LATE_S_MAX)),
+            ("until", (0.0, math.inf)),
+        ):
             value = getattr(self, name)
             if value is None:
                 if kind.needs == name:
@@ -146,7 +160,7 @@ class Fault:
             return
         if not (isinstance(self.entity, str) and self.entity.strip("/")):
             raise InvalidFault(f"entity {self.entity!r} is not the name of one; leave it out for the whole namespace")
-        if self.kind == "storage-stall":
+        if self.kind == STALL:
             raise InvalidFault("the store is the whole namespace's; leave out the entity")
 
     def _check_partition(self) -> None:
@@ -181,19 +195,21 @@ class Fault:
         return mark_of(self.by, self.client, self.partition, self.node)
 
     def as_json(self) -> dict[str, Any]:
-        names = ("kind", "entity", "client", "partition", "node", "by", "rate", "delay", "until", "diagnostics")
-        fields = {name: getattr(self, name) for name in names}
+        names = ("kind", "entity", "client", "partition", "node", "by", "rate", "delay", "late", "until", "diagnostics")
+        fields = {name: getattr(self, name) for name in names} | ({"is_back": True} if self.is_back else {})
         return {name: value for name, value in fields.items() if value is not None}
 
 
 _UNITS = {
     "rate": f"operations a second, or what it counts, 0 (none) to {RATE_MAX:.0f}",
     "delay": f"seconds, 0 to {DELAY_S_MAX:.0f}",
+    "late": f"seconds, more than 0 and at most {LATE_S_MAX:.0f}",
     "until": "unix seconds",
 }
 _USERS = {
     "rate": "throttle does",
     "delay": "latency does, and lost-answer and crashes may",
+    "late": "storage-stall may",
     "by": "throttle does",
     "client": "unreachable and black-hole do",
     "partition": "unreachable, no-send and no-receive do",
@@ -246,13 +262,16 @@ def mark_of(
 class Faults:
     """The faults of one namespace. `on_change` is called after every set, clear and expiry that changed something."""
 
-    __slots__ = ("_faults", "_is_on", "_slow", "_throttling", "on_change", "on_crash")
+    __slots__ = ("_faults", "_is_on", "_slow", "_throttling", "has_standby", "late_count", "on_change", "on_crash")
 
     def __init__(self, on_change: Callable[[], None] | None = None, throttling: Throttling | None = None) -> None:
         """`throttling` has the thresholds of the configuration."""
         self.on_change = on_change
         #: Begins a crash, and returns its fault with its end; raises InvalidFault where that can't be.
         self.on_crash: Callable[[Fault], Fault] | None = None
+        #: Whether sends are taken while the store stalls, and how many messages are late.
+        self.has_standby = False
+        self.late_count: Callable[[], int] = int
         self._faults: dict[Key, Fault] = {}
         # By how many seconds answers are late of entities that are about to crash.
         self._slow: dict[str, float] = {}
@@ -272,6 +291,11 @@ class Faults:
         key = key_of(fault)
         if key not in self._faults and len(self._faults) >= FAULTS_MAX:
             raise InvalidFault(f"{FAULTS_MAX} faults are in force, which is the most; clear some first")
+        if fault.late is not None and not self.has_standby:
+            raise InvalidFault(
+                "storage-stall takes late only where the broker has a standby folder (--standby): without one sends "
+                "are refused while the store stalls, and nothing can be late"
+            )
         if fault.kind in CRASHES:
             if self.on_crash is None:
                 raise InvalidFault(f"{fault.kind} needs a broker that runs")
@@ -282,11 +306,18 @@ class Faults:
         self._changed()
 
     def clear(
-        self, kind: str | None = None, entity: str | None = None, *, which: str | None = None, exact: bool = False
+        self,
+        kind: str | None = None,
+        entity: str | None = None,
+        *,
+        which: str | None = None,
+        exact: bool = False,
+        now: float | None = None,
     ) -> int:
         """End the faults of that kind (None: any kind) on that entity (None: wherever they are, or, when `exact`,
         on the namespace itself) and return how many there were. `which`: only those that this tells from others
-        (`mark_of`); None: all, or, when `exact`, those of which nothing does."""
+        (`mark_of`); None: all, or, when `exact`, those of which nothing does. With `now` the lateness of a stall begins
+        when that is cleared; without it, that ends too."""
         if kind is not None and kind not in KINDS:
             raise unknown_kind(kind)
         wanted = None if entity is None else _key(entity)
@@ -297,7 +328,8 @@ class Faults:
                 key
                 for key in self._faults
                 if kind in (None, key[0]) and (anywhere or key[1] == wanted) and (every or key[2] == mark_of(which))
-            ]
+            ],
+            now,
         )
 
     def active(self, now: float) -> list[Fault]:
@@ -320,7 +352,7 @@ class Faults:
 
     def tick(self, now: float) -> float | None:
         """End the faults whose time is up and return the next deadline."""
-        self._drop([k for k, fault in self._faults.items() if fault.until is not None and fault.until <= now])
+        self._drop([k for k, fault in self._faults.items() if fault.until is not None and fault.until <= now], now)
         return self.deadline(now)
 
     def shift(self, seconds: float) -> None:
@@ -372,7 +404,15 @@ class Faults:
         return self._is_on and bool(self._covering("hang", entity, now))
 
     def stalls_storage(self, now: float) -> bool:
-        return self._is_on and bool(self._covering("storage-stall", None, now))
+        return self._is_on and any(not self._faults[key].is_back for key in self._covering(STALL, None, now))
+
+    def late(self, now: float) -> tuple[bool, bool]:
+        """Return whether messages are late, and whether those are that come now."""
+        stall = self._faults.get((STALL, None, None))
+        if stall is None or stall.late is None:
+            return False, False
+        ends = math.inf if stall.until is None else stall.until + (0.0 if stall.is_back else stall.late)
+        return now < ends, self.stalls_storage(now)
 
     def lost_answer(self, entity: str | None, now: float) -> float | None:
         """Return the seconds after which the connection is cut in place of the answer to a stored send; None: never."""
@@ -446,9 +486,12 @@ class Faults:
                 found.append((kind, name, None))
         return found
 
-    def _drop(self, keys: list[Key]) -> int:
+    def _drop(self, keys: list[Key], now: float | None) -> int:
         for key in keys:
             fault = self._faults.pop(key)
+            if fault.late is not None and not fault.is_back and now is not None:
+                back = now if fault.until is None else min(now, fault.until)
+                self._faults[key] = replace(fault, is_back=True, until=back + fault.late)
             if fault.rate is not None:
                 self._throttling.drop(fault.by or MESSAGES, key[1])
         if keys:

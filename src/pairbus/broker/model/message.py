@@ -9,6 +9,7 @@
     RECOPIED   the same, and compaction copied it meanwhile: the record now stands before the copy and is written again
     OVERDUE    aside: the disk refused its expiry, or its dead-   overdue → SETTLING, a clock set back → READY
                lettering after the last delivery
+    LATE       aside: the store stalled when it came (P48)        release_late → READY
     GONE       nowhere
 
 Its `home` is where it returns to from a lock or from a record that could not be written: READY, DEFERRED or SCHEDULED.
@@ -33,9 +34,10 @@ GONE: Final = 4
 DEFERRED: Final = 5
 SCHEDULED: Final = 6
 OVERDUE: Final = 7
+LATE: Final = 8
 #: The token of a message whose last delivery has failed, until it is dead-lettered.
 EXHAUSTED: Final = b""
-_STATES: Final = ("ready", "locked", "settling", "recopied", "gone", "deferred", "scheduled", "overdue")
+_STATES: Final = ("ready", "locked", "settling", "recopied", "gone", "deferred", "scheduled", "overdue", "late")
 
 _PLACES: Final = {
     (READY, False): records.ACTIVE,

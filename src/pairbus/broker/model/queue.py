@@ -13,6 +13,7 @@ and what is delivered is held by the session's lock. The dead-letter sub-queue n
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
@@ -26,6 +27,7 @@ from .message import (
     DEFERRED,
     EXHAUSTED,
     GONE,
+    LATE,
     LOCKED,
     OVERDUE,
     READY,
@@ -80,7 +82,9 @@ class MessageQueue:
         "dead_letter",
         "down",
         "entity",
+        "holds_back",
         "is_timed",
+        "late",
         "lifetimes",
         "lock_duration",
         "max_delivery_count",
@@ -108,6 +112,9 @@ class MessageQueue:
         self.resident_bytes = 0
         #: Why nobody can receive from it: its entity is disabled, or it forwards its messages.
         self.refuses_receives: Refusal | None = None
+        #: Whether what comes now is kept from receivers, and what was and is to be released (P48).
+        self.holds_back = False
+        self.late: deque[Message] = deque()
         #: Called when messages become available: by its receivers' dispatcher, or by what forwards them.
         self.on_available: Callable[[], None] | None = None
         self.on_deleted: Callable[[], None] | None = None
@@ -264,7 +271,13 @@ class MessageQueue:
     def enqueue(self, message: Message) -> None:
         """Add a new message and, unless it is scheduled, make it available."""
         self.insert(message)
-        if message.home or message.expires_at != inf or self.sessions is not None or self.partition_sizes is not None:
+        if (
+            message.home
+            or message.expires_at != inf
+            or self.sessions is not None
+            or self.partition_sizes is not None
+            or self.holds_back
+        ):
             self.put(message)
             return
         ready = self.ready_list.ready
@@ -312,6 +325,7 @@ class MessageQueue:
 
     def reoffer(self) -> None:
         """Make all messages available that replay has inserted, in order."""
+        self.late.clear()
         self.ready_list.clear()
         self.lifetimes.clear()
         self.schedule.clear()
@@ -326,8 +340,8 @@ class MessageQueue:
         """End all locks and make nothing available any more. Return an iterator over the messages and sessions, which
         lets go of each of them, and now and then gives None: at once a large queue would hold others up."""
         left: list[Any] = [self.lifetimes.clear(), self.schedule.clear(), *self.ready_list.parts()]
-        left += [self._locks, self._expiries]
-        self._locks, self._expiries, self._expiry_entries = {}, [], 0
+        left += [self._locks, self._expiries, self.late]
+        self._locks, self._expiries, self._expiry_entries, self.late = {}, [], 0, deque()
         self.ready_list = ReadyList()
         sessions, self.sessions = self.sessions, None
         by_id = {} if sessions is None else sessions.close()
@@ -379,7 +393,11 @@ class MessageQueue:
     def put(self, message: Message) -> None:
         """Do as `offer` with a message that was not in the queue before."""
         home = message.state = message.home
-        if home == READY:
+        if self.holds_back:
+            # One that is scheduled can be called off, but does not become due.
+            message.state = LATE if home == READY else home
+            self.late.append(message)
+        elif home == READY:
             self._make_available(message)
             if message.expires_at != inf:
                 self.lifetimes.add(message)
@@ -387,6 +405,14 @@ class MessageQueue:
         elif home == SCHEDULED:
             self.schedule.add(message)
             self.is_timed = True
+
+    def release_late(self, count: int) -> None:
+        """Make so many messages available that were kept from receivers; `holds_back` has ended."""
+        while self.late and count > 0:
+            message = self.late.popleft()
+            if message.state in (LATE, SCHEDULED):
+                self.put(message)
+            count -= 1
 
     def _make_available(self, message: Message) -> None:
         if self.sessions is not None:

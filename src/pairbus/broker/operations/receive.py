@@ -20,7 +20,7 @@ from pairbus.broker.format.content import (
     rendered,
     with_changes,
 )
-from pairbus.broker.model.message import DEFERRED, LOCKED, READY, SCHEDULED, Message
+from pairbus.broker.model.message import DEFERRED, LATE, LOCKED, READY, SCHEDULED, Message
 from pairbus.broker.model.outcomes import Release
 from pairbus.broker.model.partitions import PARTITION_SHIFT, partition_down
 from pairbus.broker.model.queue import MessageQueue
@@ -219,6 +219,8 @@ class ReceiveOperations(SettlementOperations):
             if queue.down and message.sequence_number >> PARTITION_SHIFT in queue.down:
                 continue
             if message.expires_at <= now and message.home == READY and message.state != LOCKED:
+                continue
+            if message.state == LATE:
                 continue
             payload = self.delivery(queue, message, locked=False, is_peeked=True)
             size += len(payload)

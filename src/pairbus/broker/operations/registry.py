@@ -35,6 +35,9 @@ from .quotas import Quotas
 PartitionsDown = Callable[[str], tuple[frozenset[int], frozenset[int]]]
 _DEAD_LETTERS_TO: Final = "ForwardDeadLetteredMessagesTo"
 
+#: Messages that were late, in one go.
+_RELEASED: Final = 100
+
 
 class Registry(StoreOperations):
     """Holds the entities of a namespace by name, and creates, describes and deletes them; part of the namespace."""
@@ -51,6 +54,7 @@ class Registry(StoreOperations):
         # Entities that time is watched for: they forget message ids, or are deleted when nobody uses them.
         self._aging: dict[int, QueueEntity] = {}
         self._partitions_down: PartitionsDown | None = None
+        self._holds_back = False
         # names that are being created
         self._claimed: set[str] = set()
 
@@ -70,6 +74,7 @@ class Registry(StoreOperations):
     def _watch(self, entity: QueueEntity) -> None:
         """Watch the deadlines of an entity that was described or restored."""
         self._set_down(entity)
+        entity.active.holds_back = self._holds_back
         if entity.active.is_timed:
             self._store.watched[entity.active] = None
         if entity.detects_duplicates:
@@ -86,6 +91,30 @@ class Registry(StoreOperations):
         self._partitions_down = down
         for entity in list(self._store.by_id.values()):
             self._set_down(entity)
+
+    def set_late(self, *, holds_back: bool, releases: bool) -> None:
+        """Keep what comes from now on from receivers (`holds_back`), and release what was kept from them (P48)."""
+        if holds_back != self._holds_back:
+            self._holds_back = holds_back
+            for entity in list(self._store.by_id.values()):
+                entity.active.holds_back = holds_back
+        if releases and self.late_count:
+            self.in_slices(self._release_late)
+
+    @property
+    def late_count(self) -> int:
+        """How many messages are kept from receivers."""
+        return sum(len(entity.active.late) for entity in self._store.by_id.values())
+
+    def _release_late(self) -> Generator[None, None, None]:
+        for entity in list(self._store.by_id.values()):
+            queue = entity.active
+            while queue.late and not self._holds_back:
+                queue.release_late(_RELEASED)
+                if queue.is_timed:
+                    self._store.watched[queue] = None
+                queue.wake()
+                yield
 
     def _set_down(self, entity: QueueEntity) -> None:
         if entity.partitions is None or entity.deleting:
