@@ -26,6 +26,7 @@ from benchmarks import (
     brokers,
     fanout,
     growth,
+    long_turns,
     machine,
     modes,
     outage,
@@ -44,7 +45,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 DOCS = HERE.parent / "docs" / "benchmarks.md"
 FORMAT = 1
-TABLES = (brokers, sdk, growth, fanout, modes, pairing, outage, syphon, spark, scale, reports)
+TABLES = (brokers, sdk, growth, long_turns, fanout, modes, pairing, outage, syphon, spark, scale, reports)
 FIGURES_START, FIGURES_END = "<!-- figures: start -->", "<!-- figures: end -->"
 
 

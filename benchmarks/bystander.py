@@ -24,7 +24,7 @@ def summary(latencies_ms: list[float]) -> dict[str, float]:
     def at(share: float) -> float:
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
-    return {"count": float(len(ordered)), "p50": at(0.5), "p99": at(0.99), "most": ordered[-1]}
+    return {"count": float(len(ordered)), "p50": at(0.5), "p99": at(0.99), "p999": at(0.999), "most": ordered[-1]}
 
 
 async def watch(connection_string: str, queue: str) -> None:

@@ -34,6 +34,9 @@ class Settings:
     backlog: int = 10_000  # that waits while others come and go
     turnover: int = 300_000
     crowd_s: float = 3.0  # how long the bystander is watched, alone and in the crowd
+    beside: int = 1_000_000  # messages of one queue, of which all come at once
+    beside_rules: int = 200
+    beside_entities: int = 10_000
     paired_single: int = 900  # of each kind, bare and paired
     paired_listed: int = 6_000
     weighed_senders: int = 50
@@ -72,6 +75,9 @@ class Settings:
             crowd_s=0.3,
             backlog=500,
             turnover=3_000,
+            beside=2_000,
+            beside_rules=20,
+            beside_entities=200,
             paired_single=12,
             paired_listed=600,
             weighed_senders=3,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus._pyamqp._decode import decode_payload
-from benchmarks import against, ledger_lines, outage, pairing, reports, scale, spark, syphon
+from benchmarks import against, ledger_lines, long_turns, outage, pairing, reports, scale, spark, syphon
 from benchmarks.__main__ import FIGURES_END, FIGURES_START, main, with_figures, with_other_cases
 from benchmarks.amqp_driver import encoded
 from benchmarks.bystander import summary
@@ -380,8 +380,31 @@ def test_a_server_that_fails_to_start_leaves_nothing(tmp_path: Path) -> None:
     assert not broken.folder.exists()
 
 
+def test_messages_of_the_long_turns_are_amqp() -> None:
+    decoded = decode_payload(memoryview(long_turns.message(ttl_ms=5000, due_ms=1_700_000_000_000, session="s1")))
+    assert decoded.header.ttl == 5000 and decoded.properties.group_id == b"s1"
+    assert decoded.message_annotations == {b"x-opt-scheduled-enqueue-time": 1_700_000_000_000}
+
+
+def test_the_longest_turn_is_read_from_the_metrics() -> None:
+    page = (
+        '# TYPE x gauge\npairbus_loop_turn_seconds_max 0.0125\npairbus_loop_long_turns_total 3\npairbus_x{a="b c"} 1\n'
+    )
+    assert long_turns.turns_in(page) == {"turn": 12.5, "long_turns": 3.0}
+
+
+def test_a_bystander_has_a_row_for_each_of_its_goals() -> None:
+    series = {"turn": Series((12.0,)), "added": Series((60.0,))}
+    rows = long_turns.rows_from(Outcome({("purge", "10 messages"): series}))
+    assert [(row.case, row.goal.verdict(row.metrics[row.goal.metric])) for row in rows if row.goal] == [
+        ("purge", "met"),
+        ("purge, beside", "not met"),
+    ]
+
+
 def test_latencies_are_summed_up() -> None:
-    assert summary([float(n) for n in range(1, 101)]) == {"count": 100.0, "p50": 51.0, "p99": 100.0, "most": 100.0}
+    found = summary([float(n) for n in range(1, 1001)])
+    assert found == {"count": 1000.0, "p50": 501.0, "p99": 991.0, "p999": 1000.0, "most": 1000.0}
     with pytest.raises(ValueError, match="no latency"):
         summary([])
 
@@ -644,6 +667,7 @@ def test_the_whole_benchmark_still_runs(tmp_path: Path) -> None:
         "brokers",
         "sdk",
         "growth",
+        "bystander",
         "fanout",
         "modes",
         "pairing",
