@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import random
 from collections import deque
@@ -38,6 +37,9 @@ PORT = 5672
 #: A broker waits for four minutes; simulated time is cheap, but not free.
 IDLE_S = 20.0
 _LOOK_S = 0.05
+#: Of long work, in one turn of a broker's loop; and how long such a turn takes.
+UNITS_MAX = 3
+_TURN_S = 0.002
 _ROOT = AuthorizationRule(key_name=ROOT_RULE, rights=RIGHTS, primary_key=KEY)
 
 
@@ -174,6 +176,9 @@ class SimulatedMachine:
 
 class _SimulatedBroker(Broker):
     def __init__(self, machine: SimulatedMachine, process: Process, rng: random.Random) -> None:
+        self._machine = machine
+        self._process = process
+        self._rng = rng
         super().__init__(
             Path("/nowhere"),
             host=machine.name,
@@ -185,9 +190,6 @@ class _SimulatedBroker(Broker):
             salvage=False,
         )
         self.certificates = cast(Any, SimpleNamespace(server_context=lambda: None, ca_file="none"))
-        self._machine = machine
-        self._process = process
-        self._rng = rng
 
     async def begin(self, plan: NamespacePlan) -> None:
         """Start the one namespace."""
@@ -196,6 +198,10 @@ class _SimulatedBroker(Broker):
         self.namespaces = {plan.name: server}
         await server.reserve()
         await server.start()
+
+    def make_slices(self) -> Slices:
+        loop = self._machine._loop
+        return Slices(_UnitClock(loop, self._process.name), partial(loop.call_later, _TURN_S), slice_s=UNITS_MAX)
 
     def open_keys(self, folder: Path) -> KeyRing:
         return KeyRing(folder, (_ROOT,))
@@ -216,16 +222,30 @@ class _SimulatedBroker(Broker):
         finally:
             disk.close(fd)
 
-    def make_slices(self) -> Slices:
-        # Time stands still within a turn: each look at the clock counts as half a millisecond.
-        looks = itertools.count()
-        return Slices(lambda: next(looks) * 0.0005, asyncio.get_running_loop().call_soon)
-
     def note_version(self, folder: Path) -> None:
         pass
 
     def start_journal(self, journal: Journal) -> None:
         self._machine._thread = DiskThread(journal, self._machine, self._process, self._rng)
+
+
+class _UnitClock:
+    """A clock that passes by one each time that it is read: after each unit of long work, and before a run of them. No
+    turn of the loop may do more of them than it has room for."""
+
+    def __init__(self, loop: SimulatedLoop, name: str) -> None:
+        self._loop = loop
+        self._name = name
+        self._read = self._turn = self._read_in_turn = 0
+
+    def __call__(self) -> float:
+        if self._turn != self._loop.turns:
+            self._turn, self._read_in_turn = self._loop.turns, 0
+        self._read += 1
+        self._read_in_turn += 1
+        if self._read_in_turn == 2 * UNITS_MAX + 3:
+            self._loop.problems.append(f"{self._name}: a turn of the loop did more than {UNITS_MAX} units of long work")
+        return self._read
 
 
 class DiskThread:

@@ -88,7 +88,7 @@ class Livelock(Exception):
 class SimulatedLoop(asyncio.AbstractEventLoop):
     def __init__(self) -> None:
         self.now = 0.0
-        self.callbacks = 0
+        self.callbacks = self.turns = 0
         #: What callbacks and tasks of living processes raised and nobody caught.
         self.problems: list[str] = []
         #: Tasks are kept until the world ends: one that is collected would run its `finally` blocks.
@@ -125,6 +125,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             timer = heapq.heappop(timers)[2]
             if not timer._cancelled:  # type: ignore[attr-defined]
                 ready.append(timer)
+        self.turns += 1
         self.callbacks += len(ready)
         if self.callbacks > CALLBACKS_MAX:
             raise Livelock(f"more than {CALLBACKS_MAX:,} callbacks by {self.now:.3f} s")

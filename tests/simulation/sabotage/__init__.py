@@ -70,6 +70,7 @@ def parts() -> tuple[ModuleType, ...]:
         crash_sabotages,
         feature_sabotages,
         partition_sabotages,
+        slice_sabotages,
         storage_sabotages,
     )
 
@@ -81,6 +82,7 @@ def parts() -> tuple[ModuleType, ...]:
         crash_sabotages,
         partition_sabotages,
         combined_sabotages,
+        slice_sabotages,
     )
 
 

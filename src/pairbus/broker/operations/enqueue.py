@@ -26,7 +26,7 @@ from pairbus.broker.model.rules import RuleIndex
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.slices import Job, SlicesFull, finish
-from pairbus.broker.storage.publish_record import PublishRecord, limit_lifetime
+from pairbus.broker.storage.publish_record import WEIGHT_AT_ONCE, PublishRecord, limit_lifetime
 from pairbus.broker.storage.store import Done, Refused, Staged, busy, recopied, refusal_of, unavailable
 from pairbus.journal import JournalError
 
@@ -36,8 +36,7 @@ from .publish import PublishOperations
 _ACTIVATED_MAX: Final = 200
 # Of old message ids that are forgotten before new ones are taken.
 _FORGOTTEN_MAX: Final = 100
-# What a send to a topic may cost to be done at once, in units of a copy; what costs more is prepared in slices.
-WEIGHT_AT_ONCE: Final = 16
+# Messages that are parsed in one unit.
 _READ_AT_ONCE: Final = 32
 # What a message that waits for that takes in memory beside its payload.
 _STAGED_BYTES: Final = 512

@@ -26,7 +26,7 @@ from pairbus.broker.model.shared_bodies import Shared
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.slices import Job, SlicesFull
-from pairbus.broker.storage.publish_record import COPIES_AT_ONCE, PublishRecord, StoredPublication
+from pairbus.broker.storage.publish_record import COPIES_AT_ONCE, WEIGHT_AT_ONCE, PublishRecord, StoredPublication
 from pairbus.broker.storage.store import Done, Staged, nobody
 from pairbus.journal import JournalError
 
@@ -100,7 +100,7 @@ class PublishOperations(SettlementOperations):
         """Put the copies of a written record into their queues, behind those of the records before it; then call
         `entered` and wake those who wait for them. `pending` bytes count as stored already."""
         work = self._entering(topic, record.publications, pending, segment, offset, entered)
-        if record.copies <= COPIES_AT_ONCE and not topic.entering:
+        if record.copies <= WEIGHT_AT_ONCE and not topic.entering:
             for _ in work:
                 pass
             return

@@ -28,11 +28,12 @@ from pairbus.broker.model.transaction import (
 )
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.slices import Job, SlicesFull
+from pairbus.broker.storage.publish_record import WEIGHT_AT_ONCE
 from pairbus.broker.storage.store import Done, Refused, Staged, busy, unavailable
 from pairbus.journal import JournalError
 from pairbus.journal.journal import Gathered
 
-from .enqueue import WEIGHT_AT_ONCE, PreparedSend
+from .enqueue import PreparedSend
 from .transfer import TransferOperations, is_disabled
 
 

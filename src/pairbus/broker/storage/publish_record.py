@@ -26,8 +26,10 @@ Work = Generator[None, None, None]
 # Of the bodies that actions have changed, in one record.
 _CHANGED_BYTES_MAX: Final = 64 << 20
 _CHANGED_TOO_MUCH: Final = f"Actions of rules make more than {_CHANGED_BYTES_MAX} bytes of copies."
-#: Copies that are made in one unit.
-COPIES_AT_ONCE: Final = 32
+#: Copies that are made, or enter their queues, in one unit.
+COPIES_AT_ONCE: Final = 8
+#: What is done at once rather than in slices, as a send with few copies is: in units of a copy.
+WEIGHT_AT_ONCE: Final = 16
 
 _SESSION: Final = ("sys.group_id",)
 _SESSION_MISSING: Final = pack_changes(None, SESSION_MISSING.changes()) or b""
