@@ -1,8 +1,8 @@
 """Parses Service Bus connection strings (docs/reference/protocol.md#connection-strings-and-ports). Pure.
 
 Decides which keys there are, what each must look like, and what follows for the socket: host, port, TLS; and by what a
-namespace is known, wherever it is reached. It does not connect. An error names the key that is wrong; no value of a
-secret key ever stands in a text.
+namespace is known, wherever it is reached. It does not connect. An error names the key that is wrong; no value ever
+stands in a text, since in a mangled string any of them may be the secret.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _KEYS = {
     "entitypath": "EntityPath",
     "usedevelopmentemulator": "UseDevelopmentEmulator",
 }
+_NO_ADDRESS = "Endpoint is no address; right is sb://<host>[:port]/"
 _SCHEMES = ("sb", "amqp", "amqps", "https")
 
 
@@ -122,18 +123,18 @@ def _endpoint(value: str) -> tuple[str, int | None]:
     try:
         url = urlsplit(value)
         host, port = url.hostname, url.port
-    except ValueError as problem:
-        raise ConnectionStringError(
-            f"Endpoint {value!r} is no address: {problem}; right is sb://<host>[:port]/"
-        ) from None
+    except ValueError:
+        raise ConnectionStringError(_NO_ADDRESS) from None
     if url.scheme.lower() not in _SCHEMES or not host:
-        raise ConnectionStringError(f"Endpoint {value!r} is no address; right is sb://<host>[:port]/")
+        raise ConnectionStringError(_NO_ADDRESS)
     if url.username is not None or url.password is not None:
         raise ConnectionStringError("Endpoint holds a user name or password; right is sb://<host>[:port]/")
     if url.path.strip("/") or url.query or url.fragment:
-        raise ConnectionStringError(f"Endpoint {value!r} has more than a host; an entity goes into EntityPath")
+        raise ConnectionStringError(
+            "Endpoint has more than a host; right is sb://<host>[:port]/, and an entity goes into EntityPath"
+        )
     if port == 0:
-        raise ConnectionStringError(f"Endpoint {value!r} names port 0; a port is 1 to 65535")
+        raise ConnectionStringError("Endpoint names port 0; a port is 1 to 65535")
     return host, port
 
 
@@ -143,7 +144,7 @@ def _flag(value: str | None) -> bool:
         return False
     if value.lower() == "true":
         return True
-    raise ConnectionStringError(f"UseDevelopmentEmulator is {value[:20]!r}; right is true or false")
+    raise ConnectionStringError("UseDevelopmentEmulator is something else; right is true or false")
 
 
 def namespace_name(host: str, port: int, container_id: str, properties: Mapping[Any, Any] | None) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from asyncio.subprocess import PIPE, STDOUT
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -17,8 +18,9 @@ from pairbus.pairing.events import BacklogQueueReturned, Event, PairingCompleted
 
 from .background import wait_until
 from .stage import Stage
-from .test_client import PRIMARY, SECONDARY, Clients, options
+from .test_client import PRIMARY, SECONDARY, Clients, Pair, options
 from .test_client import clients as clients
+from .test_client import pair as pair
 from .test_health_monitor import MakeStage, fail_over, running
 from .test_receiver import Rig
 from .test_receiver import rig as rig
@@ -40,6 +42,32 @@ async def test_without_aiohttp_the_extra_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "azure.servicebus.aio.management", None)
     with pytest.raises(ImportError, match=r"install pairbus\[aio\], or pass manage=False"):
         await ServiceBusClient.paired(PRIMARY, SECONDARY)
+
+
+PROGRAM = """
+import asyncio, sys
+import pairbus.aio
+from azure.servicebus import ServiceBusMessage
+
+async def main(primary, secondary, ca_file, queue, syphon):
+    options = {"enable_syphon": True, "syphon_engine": "in-process"} if syphon == "syphon" else {}
+    client = await pairbus.aio.ServiceBusClient.paired(
+        primary, secondary, ca_file=ca_file, primary_name=queue, backlog_queue_count=1, **options
+    )
+    await client.get_queue_sender(queue).send_messages(ServiceBusMessage("x"))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("syphon", ["syphon", "no syphon"])
+async def test_a_program_that_ends_without_closing_prints_nothing(pair: Pair, syphon: str) -> None:
+    connections = (pair.primary.connection_string, pair.secondary.connection_string, str(pair.primary.ca_file))
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, *connections, "orders", syphon, stdout=PIPE, stderr=STDOUT
+    )
+    printed, _ = await program.communicate()
+    assert (printed.decode(), program.returncode) == ("", 0)
 
 
 async def test_a_forked_child_gets_a_clear_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import pytest
@@ -126,10 +127,43 @@ def test_paired_takes_connection_strings_or_host_names() -> None:
     assert not is_connection_string("contoso.servicebus.windows.net")
     check_access(text, text, None)
     check_access("contoso.servicebus.windows.net", text, object())
-    with pytest.raises(InvalidOptions, match=r"secondary 'backup\.net' is a host name"):
+    with pytest.raises(InvalidOptions, match="secondary is a host name"):
         check_access(text, "backup.net", None)
-    with pytest.raises(InvalidOptions, match="primary may not be ''"):
+    with pytest.raises(InvalidOptions, match="primary may not be empty"):
         check_access("", text, None)
+
+
+KEY = "c2VjcmV0U2VjcmV0U2VjcmV0U2VjcmV0U2VjcmV0MTI"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        KEY,
+        f"{KEY[:20]}/{KEY[21:]}",
+        f"Root:{KEY}",
+        f"Endpoint:sb://contoso.servicebus.windows.net/;SharedAccessKeyName:a;SharedAccessKey:{KEY}",
+        f"https://Root:{KEY}@contoso.servicebus.windows.net/",
+        f"eyJhbGciOiJIUzI1NiJ9.{KEY}{KEY}.{KEY}",
+        KEY.encode(),
+    ],
+)
+@pytest.mark.parametrize("credential", [None, object()])
+def test_a_key_given_as_a_namespace_is_never_shown(text: Any, credential: Any) -> None:
+    good = "Endpoint=sb://contoso/;SharedAccessKeyName=a;SharedAccessKey=b"
+    for primary, secondary in ((text, good), (good, text)):
+        with pytest.raises(InvalidOptions) as caught:
+            check_access(primary, secondary, credential)
+        shown = "".join(traceback.format_exception(caught.value))
+        assert KEY[:20] not in shown
+        assert "a connection string" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["contoso", "localhost", "127.0.0.1:5671", "[::1]:5671", "sb://contoso.x-y.net/", "h."]
+)
+def test_paired_takes_every_kind_of_host_name(text: str) -> None:
+    check_access(text, text, object())
 
 
 def test_p6_one_name_behind_two_endpoints_is_two_namespaces() -> None:

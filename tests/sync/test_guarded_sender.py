@@ -421,6 +421,15 @@ def test_p19_a_link_is_opened_without_waiting_for_it(rig: Rig) -> None:
     assert rig.drain() == ["hello"]
 
 
+def test_p19_the_sdk_says_nothing_of_links_that_were_given_up(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    sender = rig.sender(port=rig.proxy("attach", 2).port)
+    for _ in range(3):
+        with pytest.raises(exceptions.OperationTimeoutError):
+            sender.send(hello(), 0.5)
+    sender.close()
+    assert [each.getMessage() for each in caplog.records if each.name.startswith("azure.servicebus")] == []
+
+
 def test_p19_how_long_openings_take_is_told(rig: Rig) -> None:
     took: list[float] = []
     sender = rig.sender()

@@ -19,7 +19,7 @@ from azure.servicebus.aio import ServiceBusClient as SdkClient
 from azure.servicebus.aio import ServiceBusReceiver, ServiceBusSender
 
 from pairbus.aio import provisioning
-from pairbus.aio.concurrency import RepeatedAttempt, administration_client, guarded_call
+from pairbus.aio.concurrency import RepeatedAttempt, administration_client, closes_session_with, guarded_call
 from pairbus.aio.guarded_sender import GuardedSender
 from pairbus.aio.health_monitor import HealthMonitor
 from pairbus.aio.receiver import PairedReceiver
@@ -111,6 +111,7 @@ class ServiceBusClient(SdkClient):
             manager = make_client(administration_client(), secondary, credential, secondary_ca_file) if manage else None
             if manager is not None:
                 to_close.append(manager)
+                closes_session_with(client, manager)
             await client.pair_namespace(SendAvailabilityPairedNamespaceOptions(manager, partner, **options), observers)
         except BaseException:
             for each in to_close:

@@ -8,8 +8,10 @@ this file, in `engine_loop.py`, `health_monitor.py` and `guarded_sender.py`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -39,6 +41,30 @@ async def call_all(calls: Sequence[Callable[[], Awaitable[T]]], at_once_max: int
             return await call()
 
     return await asyncio.gather(*(in_turn(call) for call in calls))
+
+
+def closes_session_with(client: Any, manager: Any) -> None:
+    """Close the HTTP session of this administration client when the client is dropped, or at the end of the process: in
+    a program that closes neither aiohttp would complain of it.
+
+    Private parts that it uses: `_pipeline._transport` of the administration client, and of aiohttp's connector the
+    `_close` that it calls itself when it is dropped.
+    """
+    weakref.finalize(client, _close_session, manager._pipeline._transport, asyncio.get_running_loop())
+
+
+def _close_session(transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+    session = getattr(transport, "session", None)
+    if session is None or session.closed:
+        return
+    if loop.is_running():
+        loop.call_soon_threadsafe(lambda: loop.create_task(session.close()))
+        return
+    connector = session.connector
+    session.detach()
+    if connector is not None:
+        with contextlib.suppress(RuntimeError):  # its loop is closed
+            connector._close()
 
 
 async def guarded_await(awaitable: Awaitable[object]) -> None:

@@ -477,6 +477,7 @@ class _SdkSender(SdkSenderBase):
 
     async def call(self, operation: _Operation[T], deadline: float, lost: ServiceBusError | None) -> T:
         """Make a call that may open a link."""
+        sdk.quiet()
         sender, loop = self.sender, asyncio.get_running_loop()
         answered = to_retry_after(sender, lost, self.ends_at)
         if answered is None:
@@ -496,6 +497,7 @@ class _SdkSender(SdkSenderBase):
         return _in_background(self._clear_up(None))
 
     async def _clear_up(self, task: asyncio.Task[Any] | None) -> None:
+        sdk.quiet()
         self._alarm.end()
         if task is not None:
             await _end(task)

@@ -6,8 +6,9 @@ imperatives that the decisions leave in `Coordinator.commands` for the shell to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+import pickle
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal
 
 from pairbus.pairing.routing.states import EntityState
 
@@ -17,6 +18,54 @@ Action = Literal["force failover", "force failover and hold", "mark healthy"]
 @dataclass(frozen=True, slots=True)
 class Event:
     """Root of all events."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = [getattr(self, each.name) for each in fields(self)]
+        return _restored, (type(self), [_packed(each) if isinstance(each, BaseException) else each for each in values])
+
+
+#: So many errors behind an error are pickled with it.
+_CAUSES_MAX: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _PackedError:
+    """What can be pickled of an error: the SDK's can't be made again from their arguments, and hold tracebacks."""
+
+    kind: type[BaseException]
+    arguments: tuple[Any, ...]
+    state: dict[str, Any]
+    cause: _PackedError | None
+
+
+def _packed(error: BaseException, causes: int = _CAUSES_MAX) -> _PackedError:
+    cause = error.__cause__
+    return _PackedError(
+        next(kind for kind in type(error).__mro__ if issubclass(kind, BaseException) and _can_be_pickled(kind)),
+        tuple(each if _can_be_pickled(each) else str(each) for each in error.args),
+        {name: value for name, value in vars(error).items() if _can_be_pickled(value)},
+        _packed(cause, causes - 1) if cause is not None and causes else None,
+    )
+
+
+def _unpacked(packed: _PackedError) -> BaseException:
+    error = packed.kind.__new__(packed.kind, *packed.arguments)
+    error.args = packed.arguments
+    vars(error).update(packed.state)
+    error.__cause__ = None if packed.cause is None else _unpacked(packed.cause)
+    return error
+
+
+def _can_be_pickled(value: object) -> bool:
+    try:
+        pickle.loads(pickle.dumps(value))  # our own bytes
+    except Exception:
+        return False
+    return True
+
+
+def _restored(kind: type[Event], values: list[Any]) -> Event:
+    return kind(*(_unpacked(each) if isinstance(each, _PackedError) else each for each in values))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ Seconds = float | timedelta
 ControlFile = Path | Callable[[], "str | bytes | Mapping[str, str]"]
 Profile = Literal["as-described", "interactive"]
 QUEUES_MAX: Final = 1000
+_SHOWN_CHARS_MAX: Final = 40
 # The queue's name, `{primary}/x-servicebus-transfer/{i}`, has room for 260 characters.
 PRIMARY_NAME_CHARS_MAX: Final = 230
 
@@ -307,7 +308,7 @@ def settings_from(values: Mapping[str, Any]) -> Settings:
         try:
             found[name] = option.checked(value)
         except (ValueError, TypeError, OverflowError):
-            raise InvalidOptions(f"{name} may not be {value!r}; allowed: {option.allowed}") from None
+            raise InvalidOptions(f"{name} may not be {_shown(value)}; allowed: {option.allowed}") from None
     settings = Settings(**{**PROFILES[found.get("profile", "as-described")], **found})
     if settings.probe == "trial" and settings.pings_to_return > 1:
         raise InvalidOptions(
@@ -315,6 +316,13 @@ def settings_from(values: Mapping[str, Any]) -> Settings:
             " leave one of them out"
         )
     return settings
+
+
+def _shown(value: Any) -> str:
+    """Return the value as an error may show it: a long text may be a connection string, with its key."""
+    if isinstance(value, str | bytes) and len(value) > _SHOWN_CHARS_MAX:
+        return f"a text of {len(value)} characters"
+    return repr(value)
 
 
 def refuse_unknown(names: Collection[str], known: Collection[str] = ()) -> None:

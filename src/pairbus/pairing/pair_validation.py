@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from typing import Any, Final, NamedTuple
 
 from pairbus.pairing.errors import AlreadyPaired, InvalidOptions
@@ -138,18 +140,53 @@ def check_secondary(secondary: PairMember) -> None:
         )
 
 
+_LABEL: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
+_HOST_CHARS_MAX: Final = 253
+#: A name without a dot that is longer is more likely a key: one of 32 bytes has 43 characters.
+_BARE_NAME_CHARS_MAX: Final = 39
+
+
+def _is_host(text: str) -> bool:
+    bare = text.strip().split("://", 1)[-1].rstrip("/")
+    if bare.startswith("["):
+        host, _, rest = bare[1:].partition("]")
+        port, colon = rest.removeprefix(":"), rest[:1]
+    else:
+        host, colon, port = bare.partition(":")
+    if colon and not (port.isascii() and port.isdigit()):
+        return False
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        labels = host.removesuffix(".").split(".")
+        longest = _BARE_NAME_CHARS_MAX if len(labels) == 1 else _HOST_CHARS_MAX
+        return len(host) <= longest and all(_LABEL.fullmatch(label) for label in labels)
+    return True
+
+
 def is_connection_string(text: str) -> bool:
     """Return whether the text is a connection string; otherwise it is a host name, which has no `=`."""
     return "=" in text
 
 
 def check_access(primary: str, secondary: str, credential: Any) -> None:
-    """Raise InvalidOptions unless both arguments of `paired()` are usable; a host name needs a credential."""
+    """Raise InvalidOptions unless both arguments of `paired()` are usable; a host name needs a credential.
+
+    What is no host name is not shown: it may be a key.
+    """
     for word, text in (("primary", primary), ("secondary", secondary)):
         if not isinstance(text, str) or not text.strip():
-            raise InvalidOptions(f"the {word} may not be {text!r}; allowed: a connection string or a host name")
-        if not is_connection_string(text) and credential is None:
+            kind = "empty" if isinstance(text, str) else f"a {type(text).__name__}"
+            raise InvalidOptions(f"the {word} may not be {kind}; allowed: a connection string or a host name")
+        if is_connection_string(text):
+            continue
+        if not _is_host(text):
             raise InvalidOptions(
-                f"the {word} {text!r} is a host name, which needs credential=: one of azure-identity's, or give a"
+                f"the {word} is neither a connection string (Endpoint=sb://…) nor a host name such as"
+                " contoso.servicebus.windows.net; what it is isn't shown here, since it may be a key"
+            )
+        if credential is None:
+            raise InvalidOptions(
+                f"the {word} is a host name, which needs credential=: one of azure-identity's, or give a"
                 " connection string"
             )

@@ -28,6 +28,7 @@ import os
 import ssl
 import sys
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -183,6 +184,24 @@ def _loaded(ca_file: str, _changed: int, _size: int) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(ca_file)
     return context
+
+
+#: Set where one of our senders opens or closes a link.
+_is_ours: ContextVar[bool] = ContextVar("pairbus_is_ours", default=False)
+
+
+def quiet() -> None:
+    """Have the SDK say nothing, in this task or thread, of a link whose closing did not end in time: what became of the
+    send is told by its error, and the link is thrown away."""
+    _is_ours.set(True)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not (_is_ours.get() and str(record.msg).startswith("Handler cleanup"))
+
+
+for _name in ("aio._async_utils", "_servicebus_sender", "aio._servicebus_sender_async"):
+    logging.getLogger(f"azure.servicebus.{_name}").addFilter(_is_news)
 
 
 def retries(sender: Any) -> int:

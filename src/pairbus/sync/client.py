@@ -35,7 +35,7 @@ from pairbus.pairing.routing.coordinator import Coordinator
 from pairbus.pairing.routing.ping import ping_timeout_s
 from pairbus.pairing.routing.states import EntityState
 from pairbus.sync import provisioning
-from pairbus.sync.concurrency import RepeatedAttempt, administration_client, guarded_call
+from pairbus.sync.concurrency import RepeatedAttempt, administration_client, closes_session_with, guarded_call
 from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.sync.health_monitor import HealthMonitor
 from pairbus.sync.receiver import PairedReceiver
@@ -112,6 +112,7 @@ class ServiceBusClient(SdkClient):
             manager = make_client(administration_client(), secondary, credential, secondary_ca_file) if manage else None
             if manager is not None:
                 to_close.append(manager)
+                closes_session_with(client, manager)
             client.pair_namespace(SendAvailabilityPairedNamespaceOptions(manager, partner, **options), observers)
         except BaseException:
             for each in to_close:

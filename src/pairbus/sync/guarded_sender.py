@@ -404,6 +404,7 @@ class _Errand:
         return False
 
     def _run(self) -> None:
+        sdk.quiet()
         guard = self.guarded.guard
         guard.arm(self.ends)
         try:
