@@ -32,10 +32,11 @@ from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, 
 from pairbus.journal import Journal, JournalFailed
 from pairbus.testing import fault
 from pairbus.wire import Refused, TimedOut, WireClient, WireError
-from tests.broker.attack_words import Target, attach, frame, let_in
+from tests.broker.attack_words import Target, attach, credit, frame, let_in
 from tests.broker.broker_process import BrokerProcess
 from tests.broker.crash_load import admin_client, payload_of, split_of
 from tests.broker.namespace_rig import make_special
+from tests.broker.raw_client import raw_client
 from tests.broker.sdk import Sdk
 from tests.message_view import View
 from tests.waiting import soon
@@ -300,6 +301,38 @@ async def test_a_send_whose_answer_is_lost_survives_a_kill(tmp_path: Path) -> No
         process.start()
         async with WireClient.from_connection_string(process.connection_string) as wire:
             assert await ids_in(wire, "orders") == ["stored"]
+
+
+@pytest.mark.parametrize("removes", [False, True], ids=["peek-lock", "receive-and-delete"])
+@pytest.mark.parametrize("delay", [0.0, 0.01], ids=["at-once", "late"])
+async def test_a_drain_is_answered_where_the_credit_is_used_up_and_messages_remain(
+    broker: Broker, wire: WireClient, queues: tuple[str, str], removes: bool, delay: float
+) -> None:
+    """A JavaScript receiver waits for the answer, and closes its link when there is none."""
+    queue = queues[0]
+    sender = await wire.sender(queue)
+    assert await sender.send_many([payload_of(str(number)) for number in range(4)]) == [None] * 4
+    served = broker.namespaces["contoso"]
+    target = Target(served.connection_string, str(served.ca_file))
+    late = fault(broker, "latency", delay=delay, entity=queue) if delay else contextlib.nullcontext()
+    async with raw_client(served) as raw:
+        with late:
+            raw.say(let_in(target), attach(5, queue, receives=True, snd_settle_mode=int(removes)))
+            heard = []
+
+            async def until_drained() -> Flow:
+                while True:
+                    frame = (await raw.hear(Transfer, Flow))[1]
+                    if isinstance(frame, Flow) and frame.handle == 5:
+                        return frame
+                    heard.append(frame)
+
+            raw.say(credit(5, 3, drain=True))
+            for _ in range(2):
+                flow = await until_drained()
+                assert (flow.drain, flow.link_credit, flow.delivery_count) == (True, 0, 3)
+                assert len([each for each in heard if each.handle == 5]) == 3
+                raw.say(credit(5, 3, drain=True))  # all of it is used: this asks for nothing but the answer
 
 
 async def test_p45_latency_does_not_starve_receivers_that_compete(

@@ -106,7 +106,8 @@ class Dispatcher:
             if not delivered:
                 break
         for source in self._sources:
-            if source.link.drain and (source.is_shut or self._is_paused or not self._available()):
+            link = source.link
+            if link.drain and (not link.credit or source.is_shut or self._is_paused or not self._available()):
                 source.answer_drain()
                 touched.append(source)
         for source in touched:
