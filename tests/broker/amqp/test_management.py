@@ -63,6 +63,36 @@ async def test_a_message_that_is_being_deferred_is_waited_for(broker: Broker) ->
         stored.state = DEFERRED
 
 
+@pytest.mark.parametrize("dead", [False, True], ids=["queue", "dead-letters-of-one-with-sessions"])
+async def test_a_session_id_means_nothing_to_settlements_where_there_are_no_sessions(
+    broker: Broker, dead: bool
+) -> None:
+    """JavaScript names the session id of a message when it settles one that was deferred, whatever the entity is."""
+    namespace = broker.namespaces["contoso"]
+    queue = await Sdk(True, namespace).queue(requires_session=dead)
+    async with WireClient.from_connection_string(namespace.connection_string, timeout=10.0) as client:
+        sender = await client.sender(queue)
+        await sender.send(make_special(b"x", id="one", session_id="red"))
+        if dead:
+            source = await client.receiver(queue, session_id="red")
+            (message,) = await source.receive(1, 10.0)
+            await source.dead_letter(message)
+            queue = f"{queue}/$DeadLetterQueue"
+        receiver = await client.receiver(queue)
+        (message,) = await receiver.receive(1, 10.0)
+        await receiver.defer(message)
+        assert message.sequence_number is not None
+        numbers = Array.of(0x81, [message.sequence_number])
+        asked = {"sequence-numbers": numbers, "receiver-settle-mode": UInt(1), "session-id": "red"}
+        _, body = await client.request(queue, "com.microsoft:receive-by-sequence-number", asked)
+        (token,) = [each["lock-token"] for each in body["messages"]]
+        done = {"disposition-status": "completed", "lock-tokens": Array.of(0x98, [token]), "session-id": "red"}
+        await client.request(queue, "com.microsoft:update-disposition", done)
+        assert await client.peek(queue) == []
+        with pytest.raises(Refused, match="' has no sessions"):
+            await client.request(queue, "com.microsoft:get-session-state", {"session-id": "red"})
+
+
 async def test_sessions_are_listed_in_an_array(broker: Broker) -> None:
     """Java casts the ids to an array of strings, and fails on a list."""
     namespace = broker.namespaces["contoso"]

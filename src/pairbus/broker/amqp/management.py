@@ -110,9 +110,10 @@ class Call(NamedTuple):
             self.refuse(refusal)
 
     def session(self) -> SessionLock | None:
-        """Return the lock on the session that the request names, if any; its connection must hold it."""
+        """Return the lock on the session that the request names, if any; its connection must hold it. JavaScript names
+        the session id of a message also where the entity has no sessions; there it means nothing."""
         session_id = self.arguments.optional_text("session-id")
-        if session_id is None:
+        if session_id is None or not self.queue.requires_session:
             return None
         lock = self.connection.own_session(self.queue, session_id, self.now)
         if lock is None:
@@ -383,6 +384,8 @@ def _cancel(call: Call) -> None:
 
 def _held(call: Call) -> SessionLock:
     lock = call.session()
+    if not call.queue.requires_session:
+        raise BadArgument(f"the entity '{call.queue.path}' has no sessions")
     if lock is None:
         raise BadArgument("session-id is missing; a string is needed")
     return lock
