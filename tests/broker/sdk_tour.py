@@ -19,7 +19,11 @@ import azure.servicebus.aio as async_sdk
 from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceBusReceiveMode, TransportType
 from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
-from azure.servicebus.exceptions import MessagingEntityNotFoundError, SessionCannotBeLockedError
+from azure.servicebus.exceptions import (
+    MessagingEntityNotFoundError,
+    ServiceBusCommunicationError,
+    SessionCannotBeLockedError,
+)
 from azure.servicebus.management import CorrelationRuleFilter, ServiceBusAdministrationClient, TrueRuleFilter
 
 from .sdk_bridge import Bridge
@@ -56,6 +60,7 @@ class Visitor:
 def options(way: str, connection_string: str, ca: str) -> dict[str, Any]:
     endpoint = connection_string.partition("Endpoint=")[2].partition(";")[0].rstrip("/")
     without_flag = connection_string.replace("UseDevelopmentEmulator=true;", "")
+    host, _, port = endpoint.rpartition(":")
     if way == "plain":  # from 7.14 on
         return {"conn_str": connection_string}
     if way == "websocket":
@@ -65,7 +70,11 @@ def options(way: str, connection_string: str, ca: str) -> dict[str, Any]:
             "custom_endpoint_address": endpoint,
             "transport_type": TransportType.AmqpOverWebsocket,
         }
-    raise SystemExit(f"{way!r} is no way to the broker; there are plain and websocket")
+    if way in ("uamqp", "uamqp-by-choice"):  # it compares addresses with and without the port: the string has none
+        chosen = {"uamqp_transport": True} if way == "uamqp-by-choice" else {}
+        ways = options("websocket", connection_string, ca)
+        return {**ways, "conn_str": without_flag.replace(f"{host}:{port}", host), **chosen}
+    raise SystemExit(f"{way!r} is no way to the broker; there are plain, websocket, uamqp and uamqp-by-choice")
 
 
 async def received(receiver: Bridge, count: int, wait: float = WAIT_S) -> list[Any]:
@@ -77,12 +86,12 @@ async def received(receiver: Bridge, count: int, wait: float = WAIT_S) -> list[A
     return got
 
 
-async def raises(expected: type[Exception], call: Awaitable[Any]) -> Exception:
+async def raises(expected: type[Exception] | tuple[type[Exception], ...], call: Awaitable[Any]) -> Exception:
     try:
         await call
     except expected as error:
         return error
-    raise AssertionError(f"{expected.__name__} was not raised")
+    raise AssertionError(f"{expected!r} was not raised")
 
 
 async def send_one_some_and_a_batch(visitor: Visitor) -> None:
@@ -100,7 +109,10 @@ async def send_one_some_and_a_batch(visitor: Visitor) -> None:
     assert [str(message) for message in messages] == ["one", "two", "three", "four", "five"]
     assert (messages[0].application_properties, messages[0].subject, messages[0].to) == ({b"n": 1}, "s", "t")
     async with visitor.client() as client:
-        await raises(MessagingEntityNotFoundError, client.get_queue_sender(f"{queue}-none").__aenter__())
+        # on uamqp it is the second one; a failed authentication would be tried again for 15 s by default
+        kinds = (MessagingEntityNotFoundError, ServiceBusCommunicationError)
+        error = await raises(kinds, client.get_queue_sender(f"{queue}-none").__aenter__())
+        assert "could not be found" in str(error), error
 
 
 async def settle_in_every_way(visitor: Visitor) -> None:
@@ -251,7 +263,9 @@ STOPS: list[Callable[[Visitor], Awaitable[None]]] = [
 async def main(way: str) -> None:
     for is_async in (False, True):
         visitor = Visitor(way, is_async)
-        await asyncio.gather(*(stop(visitor) for stop in STOPS))
+        # uamqp crashes now and then where several threads use it, whatever the broker answers
+        for stops in [[stop] for stop in STOPS] if way.startswith("uamqp") else [STOPS]:
+            await asyncio.gather(*(stop(visitor) for stop in stops))
     print(sync_sdk.__version__, 2 * len(STOPS))
 
 

@@ -1,4 +1,4 @@
-"""azure-servicebus 7.11 to 7.15 as published, each in an environment of its own: a tour of the broker, sdk_tour.py."""
+"""azure-servicebus 7.8 to 7.15 as published, each in an environment of its own: a tour of the broker, sdk_tour.py."""
 
 from __future__ import annotations
 
@@ -12,17 +12,26 @@ import pytest
 from .broker_process import ROOT, BrokerProcess
 from .client_environments import INSTALL_S_MAX, environments
 
-#: Before 7.14 the SDK knows no plain AMQP, and heeds a port only where it speaks WebSocket.
-WAYS = {"7.11": "websocket", "7.12": "websocket", "7.13": "websocket", "7.14": "plain", "7.15": "plain"}
+#: Before 7.14 the SDK knows no plain AMQP, and heeds a port only where it speaks WebSocket. Up to 7.9 it runs on uamqp.
+WAYS = [
+    ("7.8", "uamqp"),
+    ("7.10", "uamqp-by-choice"),
+    ("7.10", "websocket"),
+    ("7.11", "websocket"),
+    ("7.12", "websocket"),
+    ("7.13", "websocket"),
+    ("7.14", "plain"),
+    ("7.15", "plain"),
+]
 TOUR_S_MAX = 120
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(INSTALL_S_MAX + TOUR_S_MAX + 60)]
 
 
 @pytest.fixture(scope="module")
-def tours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, subprocess.Popen[str]]]:
+def tours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], subprocess.Popen[str]]]:
     """All of them at once, since each waits most of its time."""
     try:
-        pythons = environments(*(f"sdk-{version}" for version in WAYS))
+        pythons = environments(*{f"sdk-{version}" for version, _ in WAYS})
     except RuntimeError as error:
         pytest.skip(str(error))
     folder: Path = tmp_path_factory.mktemp("versions")
@@ -37,7 +46,7 @@ def tours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, subpro
             "SSL_CERT_FILE": broker.ca_file,
         }
         running = {
-            version: subprocess.Popen(
+            (version, way): subprocess.Popen(
                 [str(pythons[f"sdk-{version}"]), "-m", "tests.broker.sdk_tour", way],
                 cwd=ROOT,
                 env=environment,
@@ -45,7 +54,7 @@ def tours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, subpro
                 stderr=subprocess.PIPE,
                 text=True,
             )
-            for version, way in WAYS.items()
+            for version, way in WAYS
         }
         yield running
         for process in running.values():
@@ -53,10 +62,11 @@ def tours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, subpro
             process.communicate()
 
 
-@pytest.mark.parametrize("version", WAYS)
-def test_a_tour_of_the_broker(tours: dict[str, subprocess.Popen[str]], version: str) -> None:
-    said, errors = tours[version].communicate(timeout=TOUR_S_MAX)
-    assert tours[version].returncode == 0, errors[-3000:]
+@pytest.mark.parametrize(("version", "way"), WAYS)
+def test_a_tour_of_the_broker(tours: dict[tuple[str, str], subprocess.Popen[str]], version: str, way: str) -> None:
+    tour = tours[version, way]
+    said, errors = tour.communicate(timeout=TOUR_S_MAX)
+    assert tour.returncode == 0, errors[-3000:]
     told, stops = said.split()
     assert told.startswith(f"{version}.")
     assert int(stops) == 14

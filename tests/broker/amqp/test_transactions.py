@@ -404,9 +404,10 @@ async def test_released_can_not_be_part_of_it(client: WireClient, sdk: Sdk) -> N
 async def test_a_basic_namespace_has_none(
     client: WireClient, sdk: Sdk, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    queue = await sdk.queue()
     monkeypatch.setattr(broker.namespaces["contoso"].namespace, "quotas", TIERS["basic"])
     with pytest.raises(Refused, match="Transactions are not there in the tier Basic"):
-        await client.transaction("any")
+        await client.transaction(queue)
 
 
 # -- before any token: Java and .NET attach the coordinator, and declare, before they show one

@@ -23,7 +23,7 @@ from pairbus.sas import LISTEN, SEND
 from . import cbs, management
 from .address import NodeKind, parse_address
 from .dispatcher import Dispatcher
-from .links import RequestNode, ResponseNode, SourceNode, TargetNode, address_of
+from .links import RequestNode, ResponseNode, SourceNode, TargetNode, address_of, not_found
 from .transactions import CoordinatorNode
 
 if TYPE_CHECKING:
@@ -85,11 +85,7 @@ def _find(connection: AmqpConnection, right: str, path: str, text: str, now: flo
         )
     target = connection.host.namespace.resolve(path)
     if target is None:
-        return Refusal(
-            conditions.NOT_FOUND,
-            f"The messaging entity '{text}' could not be found. To know more visit "
-            "https://aka.ms/sbResourceMgrExceptions.",
-        )
+        return Refusal(conditions.NOT_FOUND, not_found(text))
     return target if target.entity.suspended is None else target.entity.suspended
 
 

@@ -9,14 +9,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pairbus.amqp import errors as conditions
-from pairbus.sas import SasError, is_sas, verify
+from pairbus.sas import MANAGE, Claims, SasError, is_sas, scope_path, verify
 
+from .address import parse_address
+from .links import not_found
 from .requests import Request, Response, cbs_response
 
 if TYPE_CHECKING:
     from pairbus.broker.model.transaction import Transaction
 
     from .connection import AmqpConnection
+
+_SAS_TYPE = "servicebus.windows.net:sastoken"
+_PYTHON_SDK = "azsdk-python-"
+_AUDIENCE_CHARS_SHOWN = 500
 
 
 def handle(
@@ -45,4 +51,22 @@ def _answer(connection: AmqpConnection, request: Request) -> Response:
         host.recorder.unauthorized(error.reason)
         return Response(401, f"InvalidSignature: {error.reason}", conditions.UNAUTHORIZED_ACCESS)
     connection.put_claims(claims)
-    return Response(202, "Accepted")
+    missing = _missing(connection, request, claims)
+    return Response(202, "Accepted") if missing is None else Response(404, missing, conditions.NOT_FOUND)
+
+
+def _missing(connection: AmqpConnection, request: Request, claims: Claims) -> str | None:
+    """Return what to say of an entity that does not exist to a client that learns so from `$cbs`, as Go and .NET do.
+
+    Python's SDK would try again for 15 s and report a failed authentication; it gets a prompt error from its link. With
+    pyamqp it says `jwt` for the type, with uamqp it is known by how it introduced itself.
+    """
+    audience = request.properties.get("name")
+    is_sastoken = request.properties.get("type") == _SAS_TYPE and not connection.product.startswith(_PYTHON_SDK)
+    if not is_sastoken or not isinstance(audience, str):
+        return None
+    path = parse_address(scope_path(audience)).path
+    if not path or not claims.allows(MANAGE, path) or connection.host.namespace.resolve(path) is not None:
+        return None
+    named = audience.partition("://")[2] or audience
+    return not_found(f"sb://{named[:_AUDIENCE_CHARS_SHOWN]}")

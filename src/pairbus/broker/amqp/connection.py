@@ -86,6 +86,8 @@ class AmqpConnection(asyncio.Protocol):
         self.authorization = Authorization()
         #: For whose sake it works, as it said when it opened (P51).
         self.cause = APP
+        #: Which SDK it is, as it said when it opened; empty where it did not.
+        self.product = ""
         self.can_write = True
         self.is_silent = False
         #: Entities to which messages were sent that a fault leaves unanswered.
@@ -573,6 +575,8 @@ class AmqpConnection(asyncio.Protocol):
 
     def _on_opened(self, event: Opened) -> None:
         self.cause = cause_in(event.open.properties)
+        product = (event.open.properties or {}).get("product")
+        self.product = product[:_NAME_CHARS_KEPT] if isinstance(product, str) else ""
         self._engine.remote_open = None  # it may be large, and nobody asks again
         if self._timer is not None:
             self._timer.cancel()

@@ -670,6 +670,13 @@ def address_of(link: Link) -> str | None:
     return address if isinstance(address, str) else None
 
 
+def not_found(named: str) -> str:
+    """Return the service's words for an entity that does not exist: clients look for them."""
+    return (
+        f"The messaging entity '{named}' could not be found. To know more visit https://aka.ms/sbResourceMgrExceptions."
+    )
+
+
 def failed(refusal: Refusal, status: int) -> Response:
     """Return the response to a request that was refused."""
     return Response(status, refusal.description, refusal.condition, is_unknown=refusal.is_unknown)
