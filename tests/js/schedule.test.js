@@ -21,7 +21,7 @@ test("a scheduled message comes when it is due, not before", LIMIT, async (t) =>
   assert.equal(+peeked.scheduledEnqueueTimeUtc, +due);
   const message = await one(source);
   assert.ok(Date.now() >= +due - 50, `${Date.now() - due} ms`);
-  assert.deepEqual([message.body, message.messageId, message.state], ["due", "s", "active"]);
+  assert.deepEqual([message.body, message.messageId, message.state], ["due", "s", "scheduled"]);
   assert.ok(message.enqueuedTimeUtc >= +due - 50);
 });
 

@@ -3,12 +3,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from pairbus.amqp.message import encode_message
+from pairbus.amqp.types import Symbol
 from pairbus.broker.format.content import SCHEDULED_TIME
 from pairbus.broker.model import duplicates
-from pairbus.broker.model.outcomes import Abandon, Complete
+from pairbus.broker.model.message import Message
+from pairbus.broker.model.outcomes import Abandon, Complete, Defer
+from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.refusal import Refusal
 from tests.broker.namespace_rig import DEAD, PING, Rig, body_of, make, make_special, refused
 from tests.message_view import View
@@ -49,10 +54,42 @@ def test_it_becomes_active_as_a_new_message(rig: Rig) -> None:
         later = messages[1]
         assert (later.enqueued_at, later.expires_at) == (1061.0, 1081.0)
         told = message_annotations(each.namespace.delivery(each.queue(), later, locked=True))
-        assert "x-opt-message-state" not in told
+        sent = message_annotations(each.namespace.delivery(each.queue(), messages[0], locked=True))
+        assert (told["x-opt-message-state"], sent.get("x-opt-message-state")) == (2, None)
+        assert [message_annotations(peeked).get("x-opt-message-state") for peeked in each.peeked()] == [None, None]
         assert told["x-opt-enqueued-time"] == 1_061_000
         entity = each.namespace.queues["orders"]
         assert (entity.active_count, entity.scheduled_count, entity.last_sequence) == (2, 0, first + 2)
+
+
+def test_a_delivery_says_that_a_message_had_been_scheduled(rig: Rig) -> None:
+    """As the service says it, whatever became of the message since; peek says what it is now."""
+    rig.schedule(make_special(b"later", at=1060.0))
+    rig.pass_time(61.0)
+
+    def states(message: Message, queue: MessageQueue) -> list[object]:
+        """Of a locked delivery, of one that is removed, and of a peek."""
+        deliver = partial(rig.namespace.delivery, queue, message)
+        payloads = (deliver(locked=True), deliver(locked=False), deliver(locked=False, is_peeked=True))
+        return [message_annotations(payload).get("x-opt-message-state") for payload in payloads]
+
+    (message,) = rig.acquire(1)
+    assert states(message, rig.queue()) == [2, 2, None]
+    assert message.lock_token is not None
+    rig.settle([message.lock_token], Abandon({"tried": True}))
+    (message,) = rig.acquire(1)
+    assert states(message, rig.queue()) == [2, 2, None]
+    assert message.lock_token is not None
+    rig.settle([message.lock_token], Defer())
+    assert states(message, rig.queue()) == [1, 1, 1]
+
+
+def test_a_name_alone_does_not_make_it_one_that_had_been_scheduled(rig: Rig) -> None:
+    for value in ({Symbol("x"): SCHEDULED_TIME}, {Symbol(SCHEDULED_TIME): None}):
+        assert rig.send_payloads(encode_message(message_annotations=value, body=b"now")) is None
+    for message in rig.acquire(2):
+        told = message_annotations(rig.namespace.delivery(rig.queue(), message, locked=True))
+        assert "x-opt-message-state" not in told
 
 
 def test_its_entry_on_disk_may_have_the_old_number_for_long(rig: Rig) -> None:

@@ -85,6 +85,14 @@ def test_what_the_broker_says_of_a_message() -> None:
     assert dict(row["application_properties"])["n"] == "5" and dict(row["application_properties"])["flag"] == "true"
 
 
+def test_a_locked_message_that_had_been_scheduled_is_active() -> None:
+    """Its delivery says 2, as a peek says of one that is scheduled still."""
+    rows = connector.Rows()
+    rows.add("orders", delivered(body=b"x"), lock_token=UUID(int=1))
+    rows.add("orders", delivered(body=b"x"))
+    assert rows.batch()["state"].to_pylist() == ["active", "scheduled"]
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "shown"),
     [

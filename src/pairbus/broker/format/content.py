@@ -60,6 +60,7 @@ OWNED: Final = frozenset(
 )
 
 SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
+_SCHEDULED_KEY: Final = SCHEDULED_TIME.encode()
 PARTITION_KEY: Final = "x-opt-partition-key"
 _PARTITION_KEYS: Final = frozenset({PARTITION_KEY, "x-opt-via-partition-key"})
 NO_HEADER: Final = b"\x40\x40\x40\x40"
@@ -176,6 +177,19 @@ def message_id_in(content: bytes, start: int = 0) -> str | None:
     if isinstance(mid, bytes):
         return mid.decode("utf-8", "replace")
     return None if mid is None else str(mid)
+
+
+def was_scheduled(content: bytes, pairs_count: int, pairs_bytes: int) -> bool:
+    """Return whether stored content, which begins with annotation pairs, was sent for a time that it names."""
+    if content.find(_SCHEDULED_KEY, 0, pairs_bytes) < 0:
+        return False
+    at = 0
+    for _ in range(pairs_count):
+        key, at = decode(content, at)
+        if key == SCHEDULED_TIME:
+            return decode(content, at)[0] is not None
+        at = skip(content, at)
+    return False
 
 
 def _hop_of(payload: bytes, s: Sections) -> bytes:

@@ -18,6 +18,7 @@ from pairbus.broker.format.content import (
     SCHEDULED_STATE,
     delivery,
     rendered,
+    was_scheduled,
     with_changes,
 )
 from pairbus.broker.model.message import DEFERRED, LATE, LOCKED, READY, SCHEDULED, Message
@@ -183,6 +184,8 @@ class ReceiveOperations(SettlementOperations):
         count, number, enqueued_at = message.delivery_count, message.sequence_number, message.enqueued_at
         changes = None if message.changes is None else self._store.changes(message)
         try:
+            if not (state or is_peeked) and was_scheduled(content, message.pairs_count, message.pairs_bytes):
+                state = SCHEDULED_STATE  # the service says so of a delivery, not of a peek
             payload = delivery(
                 message.header,
                 count,

@@ -176,6 +176,8 @@ class Rows:
         row["entity"] = entity
         row["amqp"] = payload
         row["lock_token"] = None if lock_token is None else str(lock_token)
+        if lock_token is not None and row.get("state") == "scheduled":
+            row["state"] = "active"  # a delivery says so of what had been scheduled
         get = row.get
         self._count += 1
         self._bytes += (len(payload) if self._has_amqp else 0) + len(get("body") or b"")
