@@ -47,7 +47,11 @@ test("a dead letter carries its reason, description and more, and is settled lik
   assert.deepEqual(bodies(await deadLetters().peekMessages(5)), [1, 2]);
   await dead.completeMessage(one_);
   await dead.abandonMessage(two);
-  assert.equal((await one(dead)).deliveryCount, 1);
+  const again = await one(dead);
+  assert.equal(again.deliveryCount, 0);
+  await assert.rejects(dead.deadLetterMessage(again), /are dead letters already/);
+  await dead.completeMessage(again);
+  assert.deepEqual(await deadLetters().peekMessages(5), []);
 });
 
 test("a deferred message is out of sight until it is asked for by number", LIMIT, async (t) => {

@@ -438,7 +438,8 @@ class Checker:
         self._sound_at = max(self._sound_at, of.at)
         if of.to == ABANDON:
             self._remember(copy, at)
-            copy.counted = max(copy.counted, of.deliveries + 1)
+            # a dead letter's abandoning is not counted
+            copy.counted = max(copy.counted, of.deliveries + (DEAD not in copy.states))
             copy.deliveries = max(copy.deliveries, copy.counted)
             copy.fact_at = max(copy.fact_at, at)
         elif of.to != RELEASE:

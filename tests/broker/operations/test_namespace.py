@@ -374,15 +374,29 @@ def test_dead_letters_keep_number_and_body(rig: Rig) -> None:
             assert [message.delivery_count for message in messages] == [0, 0]
 
 
-def test_dead_lettering_a_dead_letter_leaves_it_there(rig: Rig) -> None:
+def test_dead_lettering_a_dead_letter_is_refused_and_leaves_it_locked(rig: Rig) -> None:
     rig.send(b"a")
     rig.settle(rig.tokens(), DeadLetter("one"))
-    assert rig.settle(rig.tokens(path=DEAD), DeadLetter("two"), DEAD) is None
+    tokens = rig.tokens(path=DEAD)
+    refused(rig.settle(tokens, DeadLetter("two"), DEAD), "amqp:not-allowed", f"'{DEAD}' are dead letters already")
     (payload,) = rig.peeked(DEAD)
-    assert properties_of(payload) == {"DeadLetterReason": "two"}
-    assert rig.settle(rig.tokens(path=DEAD), Complete(), DEAD) is None
+    assert properties_of(payload) == {"DeadLetterReason": "one"}
+    assert rig.settle(tokens, Complete(), DEAD) is None
     with rig.reopened() as again:
         assert again.peeked(DEAD) == []
+
+
+def test_abandoning_a_dead_letter_is_not_counted(rig: Rig) -> None:
+    """As the service does it: its count is that of its deliveries before."""
+    rig.send(b"a")
+    rig.settle(rig.tokens(), Abandon())
+    rig.settle(rig.tokens(), DeadLetter("why"))
+    for _ in range(rig.queue().max_delivery_count + 1):
+        assert rig.settle(rig.tokens(path=DEAD), Abandon({"seen": True}), DEAD) is None
+    with rig.reopened() as again:
+        for each in (rig, again):
+            (message,) = each.acquire(5, DEAD)
+            assert message.delivery_count == 1
 
 
 def test_long_descriptions_stay_on_disk(rig: Rig) -> None:

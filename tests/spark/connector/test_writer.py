@@ -207,6 +207,11 @@ def test_refused_rows_of_a_lock_stream_are_dead_lettered(pair: Pair, make_queue:
     assert [row["message_id"] for row in dead] == ["m0", "m1", "m2"]
     assert {row["dead_letter_reason"] for row in dead} == {"refused by the destination"}
     assert "requires sessions" in dead[0]["dead_letter_error_description"]
+    # those of a dead-letter queue are there already: they are left to their locks
+    options = parse({"connectionString": pair.secondary.connection_string, "mode": "lock"}, {})
+    (batch,) = receive(options, Share("from/$DeadLetterQueue", 3))
+    assert sink.write(iter([batch])) == Sent(0, refused=3)
+    assert len(peeked(pair.secondary, "from/$DeadLetterQueue")) == 3
 
 
 def test_a_task_that_is_run_again_in_another_order_sends_the_same_ids_again(pair: Pair, make_queue: MakeQueue) -> None:

@@ -114,6 +114,18 @@ def test_a_task_settles_its_rows_by_entity(pair: Pair, make_queue: MakeQueue, lo
         )
 
 
+def test_rows_of_a_dead_letter_queue_can_t_be_dead_lettered_again(
+    pair: Pair, make_queue: MakeQueue, locked: dict[UUID, int]
+) -> None:
+    assert settle(pair.primary_address, "orders", locked, DEAD_LETTERED) == (4, 1)
+    found = [each for messages in take(pair.primary_address, Share(DEAD, 4)) for each in list(messages)]
+    rows = [(DEAD, str(message.lock_token), message.sequence_number) for message in found]
+    (refused,) = _settle_task(pair.primary_address, DEAD_LETTERED, {}, rows)
+    assert refused == f"messages of {DEAD} are dead letters already; complete, abandon or defer them"
+    assert list(_settle_task(pair.primary_address, ABANDONED, {}, rows[:1])) == [Settled(1, 0)]
+    assert list(_settle_task(pair.primary_address, COMPLETED, {}, rows[1:])) == [Settled(3, 0)]
+
+
 def test_rows_that_are_not_those_of_a_lock_stream_are_told() -> None:
     namespace = {"connectionString": "Endpoint=sb://x/"}
     with pytest.raises(InvalidOption, match=r"are a DataFrame, a batch of a lock stream, and not \[1\]"):

@@ -62,8 +62,9 @@ class SettlementOperations(StoreOperations):
 
         Messages whose locks still hold are settled; `done` gets a `LocksLost` that names the others.
         """
-        if queue.entity.deleting:
-            done(unavailable(queue.entity, queue.path))
+        refusal = self.refuses_to_settle(queue, outcome)
+        if refusal is not None:
+            done(refusal)
             return
         queue.entity.accessed_at = now
         messages, lost = queue.claim_all(tokens, now, session)
@@ -92,6 +93,15 @@ class SettlementOperations(StoreOperations):
                 finish = self._observe_dead_letters(queue, changes, finish)
             self._update_messages(queue, changes, finish)
 
+    def refuses_to_settle(self, queue: MessageQueue, outcome: Outcome) -> Refusal | None:
+        """Return why no message of the queue can be settled so, if none can; their locks stay."""
+        if queue.entity.deleting:
+            return unavailable(queue.entity, queue.path)
+        if queue.is_dead_letter and isinstance(outcome, DeadLetter):
+            text = f"The messages of '{queue.path}' are dead letters already; complete, abandon or defer them."
+            return Refusal(conditions.NOT_ALLOWED, text)
+        return None
+
     def _failed(self, queue: MessageQueue, message: Message, outcome: Abandon | Defer | DeadLetter) -> Change:
         """Return what a message will be once it is abandoned, deferred or dead-lettered."""
         count = message.delivery_count + 1
@@ -99,13 +109,14 @@ class SettlementOperations(StoreOperations):
         place = place_of(message, is_dead)
         if isinstance(outcome, DeadLetter):
             properties: Mapping[str, Any] = outcome.changes()
-            if not is_dead:
-                count = message.delivery_count
-                place = records.DEAD
+            count = message.delivery_count
+            place = records.DEAD
         else:
             properties = outcome.properties
             if isinstance(outcome, Defer):
                 place = records.DEAD_DEFERRED if is_dead else records.ACTIVE_DEFERRED
+            elif is_dead:
+                count = message.delivery_count  # the service does not count there
             elif queue.exhausts(count):
                 properties = {**properties, **exhausted(count).changes()}
                 place = records.DEAD

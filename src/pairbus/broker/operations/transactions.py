@@ -29,7 +29,7 @@ from pairbus.broker.model.transaction import (
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.slices import Job, SlicesFull
 from pairbus.broker.storage.publish_record import WEIGHT_AT_ONCE
-from pairbus.broker.storage.store import Done, Refused, Staged, busy, unavailable
+from pairbus.broker.storage.store import Done, Refused, Staged, busy
 from pairbus.journal import JournalError
 from pairbus.journal.journal import Gathered
 
@@ -50,10 +50,9 @@ class TransactionOperations(TransferOperations):
         if isinstance(operation, Send):
             refusal = self._refuses_to_send(transaction, operation, via)
             operation.key = None if refusal is not None else self.key_of(operation.target, operation.payloads)
-        elif operation.queue.entity.deleting:
-            refusal = unavailable(operation.queue.entity, operation.queue.path)
         else:
-            refusal = operation.queue.missing(operation.tokens, now, operation.session)
+            refusal = self.refuses_to_settle(operation.queue, operation.outcome)
+            refusal = refusal or operation.queue.missing(operation.tokens, now, operation.session)
         most = self.quotas.transaction_messages
         return refusal or self._store.transactions.add(transaction, operation, via, now, most)
 

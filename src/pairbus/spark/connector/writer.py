@@ -31,6 +31,7 @@ from pairbus.syphon.core.rate_limit import RateLimit
 from pairbus.wire.errors import LockLost, NotFound, WireError
 
 from .arrow_rows import StreamWriter, batches, by_bytes
+from .entities import without_dead_letters
 from .options import DEAD_LETTER, FAIL, PATIENCE_S, Address, InvalidOption
 from .schema import Lock, Outgoing, Unsendable, outgoing
 from .values.row_ids import RowIds
@@ -417,8 +418,10 @@ class _Sending:
         dead: dict[str, list[Lock]] = {}
         rows: list[dict[str, object]] = []
         for row, why in refused:
-            if self._writer.config.on_refused == DEAD_LETTER and row.lock is not None:
-                dead.setdefault(why, []).append(row.lock)
+            # what comes from a dead-letter queue can't be dead-lettered again: its lock ends, and it stays there
+            lock = None if row.lock is None or without_dead_letters(row.lock.entity)[1] else row.lock
+            if self._writer.config.on_refused == DEAD_LETTER and lock is not None:
+                dead.setdefault(why, []).append(lock)
                 continue
             rows.append(
                 {

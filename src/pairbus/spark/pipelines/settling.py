@@ -19,6 +19,7 @@ from uuid import UUID
 
 from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.message import read_message_annotations, split
+from pairbus.spark.connector.entities import without_dead_letters
 from pairbus.spark.connector.lock_reader import is_about_sessions
 from pairbus.spark.connector.options import Address, InvalidOption, parse
 from pairbus.spark.runtime import connections
@@ -73,7 +74,8 @@ def abandon(rows: DataFrame, **options: Any) -> Settled:
 def dead_letter(
     rows: DataFrame, *, reason: str | None = None, description: str | None = None, **options: Any
 ) -> Settled:
-    """Move the messages of these rows to the dead-letter queue of their entity; as `complete`."""
+    """Move the messages of these rows to the dead-letter queue of their entity; as `complete`. Raises InvalidOption for
+    rows of a dead-letter queue, too."""
     return _settle_rows(rows, DEAD_LETTERED, options, reason=reason, description=description)
 
 
@@ -138,6 +140,8 @@ def _settle_task(
 def _settled(
     address: Address, entity: str, locked: Mapping[UUID, int], disposition: str, words: Mapping[str, str | None]
 ) -> Settled | str:
+    if disposition == DEAD_LETTERED and without_dead_letters(entity)[1]:
+        return f"messages of {entity} are dead letters already; complete, abandon or defer them"
     try:
         return settle(address, entity, locked, disposition, **words)
     except Refused as error:
