@@ -20,6 +20,7 @@
         └── WrongLoopError               an async client, used on another loop than it was paired on + RuntimeError
 
 Those that stand in for an error of the SDK derive from it, so that what an application catches today it catches still.
+What each tells, and what to do: docs/how-to/handle-errors.md.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class _TellsWhatWasSent:
 
 
 class BacklogUnavailableError(_TellsWhatWasSent, PairingError, ServiceBusError):
-    pass
+    """No backlog queue took the message, and the primary did not either: see docs/how-to/handle-errors.md."""
 
 
 class NoTimeLeftError(_TellsWhatWasSent, PairingError, OperationTimeoutError):
