@@ -27,8 +27,8 @@ from benchmarks.settings import BATCH, MESSAGE_BYTES, WINDOW, Settings
 from benchmarks.spark_host import QUICK_JAVA, SparkHost
 
 NAME = "spark"
-HOME, CONNECTOR, READ, WRITE, START = (
-    "backlog to primary", "connector", "connector: read", "connector: write", "start-up",
+HOME, CONNECTOR, READ, WRITE, START, IDLE = (
+    "backlog to primary", "connector", "connector: read", "connector: write", "start-up", "idle",
 )  # fmt: skip
 SPARK, ENGINE, LOOP = "Spark syphon", "in-process engine", "plain SDK loop"
 GOAL, READ_GOAL, WRITE_GOAL = 3.0, 20_000.0, 15_000.0
@@ -38,7 +38,9 @@ DESTINATIONS = ("orders", "news", "bills")
 TABLE_ROWS = "rows"
 FIRST_JOB = "session of a command, and first job"
 START_GOAL, START_ROUNDS_MAX = 5.0, 5
-CPU_GOAL, ENGINE_GOAL = 80.0, 0.85
+CPU_GOAL, ENGINE_GOAL, IDLE_GOAL = 80.0, 0.85, 0.01
+#: Until compilers and idle workers are done, and measured for so long.
+SETTLE_S, IDLE_S = 70.0, 60.0
 COLUMNS = (
     Column("rate", "messages", "rate"),
     Column("ratio", "Spark ÷ it", "ratio"),
@@ -48,6 +50,7 @@ COLUMNS = (
     Column("server_us", "brokers' CPU", "us"),
     Column("seconds", "seconds", "s"),
     Column("cpu_s", "CPU", "s"),
+    Column("share", "of a core", "share"),
 )
 PATHS = syphon.backlog_paths(QUEUES)
 
@@ -96,6 +99,23 @@ class Bench:
     async def _drain(self, host: SparkHost, **options: object) -> dict[str, float]:
         namespaces = {"primary": self.primary.connection_string, "secondary": self.secondary.connection_string}
         return await asyncio.to_thread(host.ask, "drain", **namespaces, primary_name=syphon.PRIMARY_NAME, **options)
+
+    def idle_step(self, host: SparkHost, settle_s: float, seconds: float) -> Step:
+        """What a syphon takes that has nothing to do, and how soon a message that comes then is confirmed."""
+        namespaces = {"primary": self.primary.connection_string, "secondary": self.secondary.connection_string}
+        named = {**namespaces, "primary_name": syphon.PRIMARY_NAME, "count": QUEUES}
+
+        async def run() -> Mapping[Key, Metrics]:
+            said = await asyncio.to_thread(host.ask, "idle", **named, settle_s=settle_s, seconds=seconds)
+            begun = time.perf_counter()
+            arrival = asyncio.create_task(asyncio.to_thread(host.ask, "arrival"))
+            await self.fill(BATCH)
+            await arrival
+            first_s = time.perf_counter() - begun
+            await self.empty(BATCH)
+            return {(IDLE, SPARK): {"share": said["share"], "first_s": first_s}}
+
+        return Step(IDLE, run)
 
     def engine_step(self, count: int) -> Step:
         async def run() -> Mapping[Key, Metrics]:
@@ -210,6 +230,8 @@ def rows_from(outcome: Outcome) -> list[Row]:
             for (found, who), metrics in outcome.series.items()
             if found == case
         ]
+    if (IDLE, SPARK) in outcome.series:
+        rows.append(Row(IDLE, SPARK, dict(outcome.series[IDLE, SPARK]), Goal("share", below=IDLE_GOAL)))
     for (case, who), metrics in outcome.series.items():
         if case == START:
             rows.append(Row(START, who, dict(metrics), Goal("seconds", below=START_GOAL) if who == FIRST_JOB else None))
@@ -244,6 +266,10 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
                     ]
                 moved = await run_rounds(steps, settings.rounds, progress, warm_up=not settings.quick)
                 outcome = Outcome(outcome.series | moved.series, outcome.failures + moved.failures)
+                if case == HOME:
+                    idle = bench.idle_step(host, *((2.0, 2.0) if settings.quick else (SETTLE_S, IDLE_S)))
+                    waited = await run_rounds([idle], 1, progress, warm_up=False)
+                    outcome = Outcome(outcome.series | waited.series, outcome.failures + waited.failures)
     table.rows = rows_from(outcome)
     table.notes += [
         f"{settings.spark_backlog:,} messages of 1 KB, {QUEUES} backlog queues, {len(DESTINATIONS)} destinations; the "
@@ -255,6 +281,8 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
         "commands, with 300 messages and with the ledger about them.",
         "The start of a query takes as long for few messages as for many, and is in Spark's rate and CPU: the first "
         "message is confirmed after so many seconds, and flowing is the rate after it.",
+        f"Idle: the syphon's processes over {IDLE_S:.0f} s, {QUEUES} queues, a minute after the last message, and the "
+        "time from a message that is sent then to its confirm at the primary.",
         "The in-process engine's figures are without what `pairbus syphon` takes with nothing to move.",
         "The mover's CPU is the engine's or the loop's process; for Spark the driver, the JVM and the Python workers. "
         "All of it, the two brokers too, shares the machine's cores.",

@@ -8,11 +8,13 @@ drain also those to the first messages that the primary confirmed, and how many 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.meter import cpu_seconds, process_tree
 from benchmarks.servers import Helper
 
 LOOK_S = 0.01
@@ -64,6 +66,25 @@ def _serve(master: str, *java_options: str) -> None:
         (first, first_at), (last, last_at) = seen[1], seen[-1]
         return {"first_s": first_at - begun, "later": last - first, "later_s": last_at - first_at}
 
+    waiting: list[Any] = []
+
+    def idle(primary: str, secondary: str, settle_s: float, seconds: float, **options: Any) -> dict[str, float]:
+        """Start a syphon that goes on, and return what share of a core it takes once it has settled."""
+        waiting.append(syphon(primary, secondary, spark=spark, **options))
+        time.sleep(settle_s)
+        before = {pid: cpu_seconds(pid) for pid in process_tree(os.getpid())}
+        time.sleep(seconds)
+        used = [cpu_seconds(pid) - before.get(pid, 0.0) for pid in process_tree(os.getpid())]
+        return {"share": sum(used) / seconds}
+
+    def arrival() -> None:
+        """Return when that syphon has moved something, and end it."""
+        moving = waiting.pop()
+        while not moving.report().moved:
+            time.sleep(LOOK_S)
+        moving.stop()
+        moving.wait()
+
     def read(namespace: str, entity: str) -> None:
         source = spark.read.format("servicebus").options(connectionString=namespace, entity=entity).load()
         source.write.format("noop").mode("overwrite").save()
@@ -73,7 +94,9 @@ def _serve(master: str, *java_options: str) -> None:
         sink = rows.write.format("servicebus").options(connectionString=namespace, entity=entity)
         sink.mode("append").save()
 
-    told: dict[str, Callable[..., dict[str, float] | None]] = {"drain": drain, "read": read, "write": write}
+    told: dict[str, Callable[..., dict[str, float] | None]] = {
+        "drain": drain, "idle": idle, "arrival": arrival, "read": read, "write": write
+    }  # fmt: skip
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)

@@ -128,7 +128,8 @@ def test_p37_ten_idle_queues_cost_forty_polls_an_hour_and_no_micro_batch(
 
     monkeypatch.setattr(Namespace, "maintain", nothing)
     monkeypatch.setattr(long_poll, "LoopThread", OnThisLoop)
-    monkeypatch.setattr(LongPoll, "wait", lambda *_: None)  # no time would go by
+    for waits in ("wait", "wait_for_any"):
+        monkeypatch.setattr(LongPoll, waits, lambda *_: None)  # no time would go by
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, VirtualLoop)

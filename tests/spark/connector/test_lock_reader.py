@@ -7,12 +7,14 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from pairbus.amqp.message import Properties, encode_message
+from pairbus.spark.connector import lock_reader
 from pairbus.spark.connector.batch_reader import Slice, Wanted, peek_slice
 from pairbus.spark.connector.lock_reader import MOVES, POLLS, QUEUES, WAIT_FIRST_S, LockStream, Share, take
 from pairbus.spark.connector.lock_reader import receive as take_rows
@@ -66,11 +68,67 @@ def rows(stream: LockStream, start: dict[str, Any], end: dict[str, Any]) -> list
     return found
 
 
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_reader, "IDLE_LOOK_S", 0.02)
+
+
 def test_p37_nothing_to_move_is_no_batch(pair: Pair, stream: Callable[..., LockStream]) -> None:
     idle = stream()
     first = idle.initialOffset()
     for _ in range(50):
         assert idle.latestOffset(first) == first
+
+
+class Watcher:
+    """A long poll that finds something at the n-th look, and counts the waits."""
+
+    def __init__(self, found_at: int) -> None:
+        self.waits = 0
+        self._found_at = found_at
+
+    def ready(self) -> list[str]:
+        return ["a"] if self.waits >= self._found_at else []
+
+    def wait_for_any(self, limit_s: float) -> None:
+        self.waits += 1
+
+    def taken(self, entities: object) -> None: ...
+    def watch(self, entities: object) -> None: ...
+    def stop(self) -> None: ...
+
+
+def test_an_idle_stream_answers_late_and_a_message_ends_its_wait(
+    stream: Callable[..., LockStream], tmp_path: Path
+) -> None:
+    """Spark asks again at once, which is what an idle query costs."""
+    reading = stream()
+    start = reading.initialOffset()
+    reading._watcher = idle = Watcher(1000)  # type: ignore[assignment]
+    assert reading.latestOffset(start) == start and idle.waits == lock_reader.IDLE_LOOKS
+    reading._watcher = found = Watcher(2)  # type: ignore[assignment]
+    assert reading.latestOffset(start)["entities"] == ["a"] and found.waits == 2
+    reading._watcher = stopped = Watcher(1000)  # type: ignore[assignment]
+    stopped.wait_for_any = lambda limit_s: ProcessMailbox(tmp_path).raise_flag(STOP)  # type: ignore[method-assign]
+    assert reading.latestOffset(start) == start and reading._watcher is None
+
+
+def test_a_stream_that_keeps_to_its_rate_waits_for_that(
+    stream: Callable[..., LockStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = stream(maxRate="10", maxMessagesPerTrigger="10")
+    reading._watcher = Watcher(0)  # type: ignore[assignment]
+    start, now = reading.initialOffset(), [100.0]
+    clock = SimpleNamespace(
+        monotonic=lambda: now[0], time=time.time, time_ns=time.time_ns, sleep=lambda s: now.append(now.pop() + s)
+    )
+    monkeypatch.setattr(lock_reader, "time", clock)
+    monkeypatch.setattr(lock_reader, "IDLE_LOOK_S", 0.25)
+    first = reading.latestOffset(start)
+    assert first["epoch"] > 0 and now[0] == 100.0
+    second = reading.latestOffset(first)
+    assert second["epoch"] > first["epoch"]
+    assert now[0] == pytest.approx(100.0 + first["count"] / 10, abs=0.01), "it slept for no longer than the rate wants"
 
 
 def test_a_checkpoint_of_a_stream_by_sequence_number_is_refused(pair: Pair, stream: Callable[..., LockStream]) -> None:

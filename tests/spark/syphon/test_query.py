@@ -20,7 +20,7 @@ from pairbus.pairing.backlog.aliases import divert_encoded
 from pairbus.spark.connector.lock_reader import MOVES, QUEUES, LockStream, Share, is_halted
 from pairbus.spark.connector.options import Address, parse
 from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
-from pairbus.spark.syphon.query import SparkSyphon, SyphonConfig
+from pairbus.spark.syphon.query import SparkSyphon, SyphonConfig, look_s
 from pairbus.syphon.core import queue_discovery
 from pairbus.syphon.core.queue_discovery import Listed, QueueDiscovery
 from pairbus.syphon.listing import Lister
@@ -351,3 +351,18 @@ def test_p24_the_halts_of_the_application_reach_the_source() -> None:
     syphon._hear()
     stream._hear(time.monotonic())
     assert not stream._halts
+
+
+@pytest.mark.parametrize(
+    ("is_drain", "quiet_s", "expected"),
+    [
+        (True, 0.0, 0.03),
+        (True, 600.0, 0.03),
+        (False, 0.0, 0.1),
+        (False, 1.9, 0.1),
+        (False, 2.0, 0.5),
+        (False, 9e9, 0.5),
+    ],
+)
+def test_the_query_is_looked_at_less_often_when_nothing_comes(is_drain: bool, quiet_s: float, expected: float) -> None:
+    assert look_s(is_drain, quiet_s) == expected

@@ -55,6 +55,11 @@ SESSIONS_MAX: Final = 200
 #: The first batch waits so long for the first messages to be found: Spark runs it in any case, and an empty one takes
 #: about as long as one that carries.
 BEGIN_S: Final = 1.0
+#: Spark asks again 10 ms after an answer, which costs it and this process more than all else while nothing comes. So an
+#: answer that there is nothing new takes so many looks, each of which waits for a message; it is also how long a query
+#: may take to stop.
+IDLE_LOOKS: Final = 4
+IDLE_LOOK_S: Final = 0.25
 #: An empty first batch has so many tasks, of nothing: they start Python workers that the next batch finds running.
 WARMED: Final = 2
 
@@ -111,18 +116,27 @@ class LockStream(DataSourceStreamReader):
                 "the checkpoint is that of a stream with mode=peek or delete, which keeps sequence numbers, and this "
                 "one has mode=lock; give each stream a checkpointLocation of its own"
             )
-        if self._mailbox is not None and self._mailbox.is_raised(STOP):
-            self._let_go()
-            return last
-        watcher = self._watching()
-        watcher.taken(self._in_batch)  # Spark asks only when the batch before is done
-        self._in_batch = []
-        ready = watcher.ready()
-        now = time.monotonic()
-        self._pace.ended(now)
-        self._hear(now)
-        if not ready or self._rate.wait_s(now) > 0:
-            return last
+        looks = 1 if self._watcher is None else IDLE_LOOKS  # the first has waited for the watcher
+        for _ in range(looks):
+            if self._mailbox is not None and self._mailbox.is_raised(STOP):
+                self._let_go()
+                return last
+            watcher = self._watching()
+            watcher.taken(self._in_batch)  # Spark asks only when the batch before is done
+            self._in_batch = []
+            ready = watcher.ready()
+            now = time.monotonic()
+            self._pace.ended(now)
+            self._hear(now)
+            wait_s = self._rate.wait_s(now)
+            if ready and wait_s <= 0:
+                return self._begin(last, ready, now)
+            if looks > 1:
+                watcher.wait_for_any(IDLE_LOOK_S) if not ready else time.sleep(min(wait_s, IDLE_LOOK_S))
+        return last
+
+    def _begin(self, last: dict[str, Any], ready: list[str], now: float) -> dict[str, Any]:
+        """Return the offset of a batch from these queues."""
         at_most = min(self._options.messages_per_trigger_max, self._pace.batch(self._rate.measured(now)))
         allowed = self._rate.batch(at_most, 1, now)
         self._pace.began(allowed, now)

@@ -73,6 +73,11 @@ class LongPoll:
                 if not self._lock.wait(min(left, APART_S) if self._ready else left) and self._ready:
                     return
 
+    def wait_for_any(self, limit_s: float) -> None:
+        """Wait until one of the queues is known to hold messages, or the time is over."""
+        with self._lock:
+            self._lock.wait_for(lambda: bool(self._ready), limit_s)
+
     def taken(self, entities: Iterable[str]) -> None:
         """Poll these again: a batch has been read from them."""
         with self._lock:

@@ -57,6 +57,9 @@ MESSAGES_PER_TRIGGER: Final = 60_000
 LOOK_S: Final = 0.1
 #: And where somebody waits for the end.
 LOOK_S_SOON: Final = 0.03
+#: And where nothing has come for a while: each look asks the JVM, too.
+LOOK_S_IDLE: Final = 0.5
+IDLE_AFTER_S: Final = 2.0
 #: How long a clean stop waits for the batch under way.
 STOP_S: Final = 60.0
 RESTART_S_FIRST: Final = 1.0
@@ -132,6 +135,11 @@ class SyphonConfig:
     def read_path(self, queue: str) -> str:
         """Return the path that is read for a backlog queue: the queue, or its dead-letter queue."""
         return f"{queue}/$DeadLetterQueue" if self.dead_letters else queue
+
+
+def look_s(is_drain: bool, quiet_s: float) -> float:
+    """Return how long to wait before the next look at the query, when nothing has come for so long."""
+    return LOOK_S_SOON if is_drain else LOOK_S if quiet_s < IDLE_AFTER_S else LOOK_S_IDLE
 
 
 class SparkSyphon:
@@ -313,7 +321,7 @@ class SparkSyphon:
         if self._config.on_running is not None:
             self._config.on_running()
         try:
-            while not self._stop.wait(LOOK_S_SOON if self._config.drain else LOOK_S):
+            while not self._stop.wait(look_s(self._config.drain, time.monotonic() - self._moved_at)):
                 self._hear()
                 if not query.isActive:
                     error = query.exception()
