@@ -73,6 +73,9 @@ def test_keys_decide_and_differ_in_no_batch(parts: Rig) -> None:
     both = encode_message(None, {"x-opt-partition-key": "k"}, Properties(message_id="m", group_id="s"), body=b"6")
     refused(parts.send_payloads(both), conditions.NOT_ALLOWED, "must be equal")
     assert len(numbers(parts)) == 3
+    empty = encode_message(None, {"x-opt-partition-key": THREE}, Properties(message_id="m", group_id=""), body=b"7")
+    assert parts.send_payloads(empty, keyed(b"8", THREE)) is None
+    assert numbers(parts)[:4] == [(3, 1), (3, 2), (3, 3), (3, 4)]
 
 
 def test_numbers_have_no_gaps_where_the_disk_refused(parts: Rig) -> None:

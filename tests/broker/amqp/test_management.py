@@ -106,3 +106,22 @@ async def test_sessions_are_listed_in_an_array(broker: Broker) -> None:
         assert isinstance(body["sessions-ids"], Array)
         assert sorted(body["sessions-ids"]) == ["", "red"]
         assert body["skip"] == 2
+
+
+async def test_rules_are_listed_in_the_order_of_their_names(broker: Broker) -> None:
+    """The rule manager of JavaScript goes over them page by page, and its tests expect that order."""
+    namespace = broker.namespaces["contoso"]
+    topic = await Sdk(True, namespace).topic("all")
+    path = f"{topic}/Subscriptions/all"
+    async with WireClient.from_connection_string(namespace.connection_string, timeout=10.0) as client:
+        for name in ("sqlRule", "Blue", "correlationRule"):
+            rule = {"sql-filter": {"expression": f"colour = '{name}'"}}
+            await client.request(path, "com.microsoft:add-rule", {"rule-name": name, "rule-description": rule})
+        found: list[str] = []
+        while True:
+            page = {"skip": Int(len(found)), "top": Int(1)}
+            status, answer = await client.request(path, "com.microsoft:enumerate-rules", page)
+            if status == 204:
+                break
+            found += [each["rule-description"].value[2] for each in answer["rules"]]
+        assert found == ["$Default", "Blue", "correlationRule", "sqlRule"]

@@ -235,7 +235,7 @@ def test_sdk_through_a_fault(served, certs, refusal, status):
 @pytest.mark.parametrize(
     ("method", "target", "status"),
     [
-        ("GET", "/", 404),
+        ("DELETE", "/", 404),
         ("GET", "/$nothing", 404),
         ("GET", "/$resources/TOPICS", 200),
         ("PUT", "/$Resources/topics", 405),
@@ -524,6 +524,15 @@ async def test_health_and_metrics_need_no_token(call, namespace):
     for peer in ("10.0.0.1", "", "2001:db8::1"):
         assert (await call("GET", "/metrics", token="", api=api, peer=peer))[0] == 403
     assert (await call("GET", "/metrics", token=""))[0] == 404
+
+
+async def test_the_root_needs_no_token_and_says_what_it_is(call, namespace):
+    for method in ("GET", "HEAD"):
+        status, body, headers = await call(method, "/", token="")
+        assert (status, headers["content-type"]) == (200, "text/plain; charset=utf-8")
+        assert body == "A Service Bus namespace on pairbus.\n"
+    for method in ("PUT", "DELETE", "POST"):
+        assert (await call(method, "/", token=""))[0] == 404
 
 
 async def test_a_queue_may_be_called_health(call):

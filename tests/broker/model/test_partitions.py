@@ -27,6 +27,10 @@ def traits(session_id: str | None = None, key: str | None = None, id: object = "
         ([traits("s")], False, "s"),
         ([traits("")], False, ""),
         ([traits("s", "s")], False, "s"),
+        # JavaScript sends the empty session id where none is set
+        ([traits("", "k")], False, "k"),
+        ([traits("", "k"), traits(key="k")], False, "k"),
+        ([traits("", "k"), traits("", "k", id="n")], True, "k"),
         ([traits(key="k")], False, "k"),
         ([traits("s"), traits(key="s")], False, "s"),
         ([traits()], True, "m"),

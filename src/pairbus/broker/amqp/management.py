@@ -447,7 +447,8 @@ def _remove_rule(call: Call) -> None:
 
 def _enumerate_rules(call: Call) -> None:
     skip, top = max(0, call.arguments.whole("skip")), call.arguments.count("top")
-    rules = list(_subscription(call).rules.values())[skip : skip + top]
+    by_name = sorted(_subscription(call).rules.items())  # under their names in lower case
+    rules = [rule for _, rule in by_name[skip : skip + top]]
     if rules:
         call.ok(rules=[{"rule-description": write_rule(rule)} for rule in rules])
     else:

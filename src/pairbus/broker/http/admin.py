@@ -71,6 +71,7 @@ class _Answer(Exception):
         self.headers = headers or {}
 
 
+_ROOT = b"A Service Bus namespace on pairbus.\n"
 _NAMES = {
     400: "Bad Request",
     401: "Unauthorized",
@@ -176,6 +177,8 @@ class AdminApi:
         folded = call.path.lower()
         if method == "GET" and folded in ("health", "metrics") and not self._asks_for_entity(call):
             return await (self._health() if folded == "health" else self._exposition(call))
+        if method == "GET" and not folded:
+            return Response(200, {"content-type": "text/plain; charset=utf-8"}, _ROOT)
         routes = self._routes(call, folded)
         self._admit(call)
         if method not in routes:

@@ -18,7 +18,7 @@ from pairbus.broker.slices import Line
 from .description import QueueDescription
 from .duplicates import DuplicateHistory, key_of
 from .message import Message
-from .partitions import PARTITION_SHIFT, Partitions, common_key, place
+from .partitions import PARTITION_SHIFT, Partitions, common_key, key_of_message, place
 from .queue import MessageQueue
 from .sessions import Sessions
 
@@ -214,7 +214,7 @@ class QueueEntity:
         """Return what tells a message from others to duplicate detection: its id, in partitions also its key."""
         key = None
         if self.partitions is not None:
-            key = traits.partition_key if traits.session_id is None else traits.session_id
+            key = key_of_message(traits)
         return key_of(traits.message_id if key is None else [key, traits.message_id])
 
     def turn_to(self, partition: int) -> None:

@@ -28,20 +28,24 @@ def partition_for(key: str) -> int:
     return crc32(key.encode()) % PARTITIONS
 
 
+def key_of_message(traits: Traits) -> str | None:
+    """Return the session id of a message, else its partition key. The empty session id yields to a partition key:
+    JavaScript sends both."""
+    return traits.session_id if traits.session_id or traits.partition_key is None else traits.partition_key
+
+
 def common_key(entity: str, sent: Iterable[Traits], detects_duplicates: bool) -> str | Refusal | None:
     """Return the key of messages that are sent together, None if they have none, or why they can't be sent."""
     keys: dict[str | None, None] = {}
     for traits in sent:
-        session_id, key = traits.session_id, traits.partition_key
-        if session_id is not None:
-            if key is not None and key != session_id:
-                text = (
-                    f"The message has the session id '{session_id}' and the partition key '{key}'; on the partitioned "
-                    f"entity '{entity}' they must be equal, or the partition key left out."
-                )
-                return Refusal(NOT_ALLOWED, text)
-            key = session_id
-        elif key is None and detects_duplicates:
+        key = key_of_message(traits)
+        if traits.session_id and traits.partition_key not in (None, key):
+            text = (
+                f"The message has the session id '{key}' and the partition key '{traits.partition_key}'; on the "
+                f"partitioned entity '{entity}' they must be equal, or the partition key left out."
+            )
+            return Refusal(NOT_ALLOWED, text)
+        if key is None and detects_duplicates:
             key = str(traits.message_id)
         keys[key] = None
     if len(keys) > 1:
