@@ -36,8 +36,16 @@ def test_patterns(pattern: str, escape: str | None, yes: list[str], no: list[str
     assert [text for text in no if matches(text)] == []
 
 
+@pytest.mark.parametrize(("short", "places"), [(16, 64), (0, 1), (0, 0)])
 @given(st.text("ab%_!", max_size=8), st.text("ab%_!", max_size=10), st.sampled_from([None, "!"]))
-def test_as_the_definition_says(pattern: str, text: str, escape: str | None) -> None:
+def test_as_the_definition_says(short: int, places: int, pattern: str, text: str, escape: str | None) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pairbus.broker.sql.like._SHORT_MAX", short)
+        patch.setattr("pairbus.broker.sql.like._PLACES_MAX", places)
+        check_against_the_definition(pattern, text, escape)
+
+
+def check_against_the_definition(pattern: str, text: str, escape: str | None) -> None:
     @cache
     def defined(p: int, t: int) -> bool:
         if p == len(pattern):
@@ -62,4 +70,10 @@ def test_as_the_definition_says(pattern: str, text: str, escape: str | None) -> 
 def test_no_pattern_takes_long(pattern: str) -> None:
     started = time.process_time()
     like(pattern)("a" * 32768)
+    assert time.process_time() - started < 2
+
+
+def test_a_long_piece_with_any_character_in_it_is_not_tried_place_by_place() -> None:
+    started = time.process_time()
+    assert not like("%_" + "a" * 1000 + "b%")("a" * 2_000_000)
     assert time.process_time() - started < 2

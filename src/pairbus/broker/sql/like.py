@@ -1,7 +1,9 @@
 """Matches text with LIKE's patterns: `%` is any text, `_` any character. Pure.
 
 A pattern is cut at each `%`; its pieces are looked for from left to right, each at the first place that is left, so
-nothing is tried twice: the time is bounded by the length of the text times that of the pattern.
+nothing is tried twice. Where a piece has a `_`, the places in a long text at which it may stand are the bits of a
+number, of which each character of the piece leaves some: a place at a time would take the length of the text times
+that of the pattern.
 """
 
 from __future__ import annotations
@@ -13,9 +15,14 @@ from typing import Final
 from .kinds import EvaluationError
 
 PATTERN_CHARS_MAX: Final = 1024
+# Pieces with a `_` that are looked for a place at a time, and places that are tried so when only these are left.
+_SHORT_MAX: Final = 16
+_PLACES_MAX: Final = 64
 
 Matcher = Callable[[str], bool]
 Piece = list[str | None]
+#: Text, where to begin, and the known places of characters in the text → where a piece ends; -1: it isn't there
+_Finder = Callable[[str, int, dict[str, int]], int]
 
 
 def like(pattern: str, escape: str | None = None) -> Matcher:
@@ -30,17 +37,21 @@ def like(pattern: str, escape: str | None = None) -> Matcher:
         whole = re.compile(_expression(first), re.DOTALL)
         return lambda text: whole.fullmatch(text) is not None
     head = re.compile(_expression(first), re.DOTALL)
-    middle = [re.compile(_expression(piece), re.DOTALL) for piece in rest[:-1] if piece]
+    middle = [_finder(piece) for piece in rest[:-1] if piece]
     last = rest[-1]
     tail = re.compile(_expression(last), re.DOTALL)
 
     def matches(text: str) -> bool:
         found = head.match(text)
-        for piece in middle:
-            if found is None:
+        if found is None:
+            return False
+        at = found.end()
+        places: dict[str, int] = {}
+        for find in middle:
+            at = find(text, at, places)
+            if at < 0:
                 return False
-            found = piece.search(text, found.end())
-        if found is None or len(text) - len(last) < found.end():
+        if len(text) - len(last) < at:
             return False
         return tail.fullmatch(text, len(text) - len(last)) is not None
 
@@ -62,6 +73,42 @@ def _pieces(pattern: str, escape: str | None) -> list[Piece]:
         else:
             pieces[-1].append(None if character == "_" else character)
     return pieces
+
+
+def _finder(piece: Piece) -> _Finder:
+    length = len(piece)
+    expression = re.compile(_expression(piece), re.DOTALL)
+    fixed = [(offset, character) for offset, character in enumerate(piece) if character is not None]
+
+    def find(text: str, start: int, places: dict[str, int]) -> int:
+        if length <= _SHORT_MAX or len(fixed) in (0, length):
+            found = expression.search(text, start)
+            return -1 if found is None else found.end()
+        left = (1 << max(0, len(text) - length - start + 1)) - 1 << start
+        for offset, character in fixed:
+            if character not in places:
+                places[character] = _places(text, character)
+            left &= places[character] >> offset
+            if left.bit_count() <= _PLACES_MAX:
+                break
+        while left:
+            first = left & -left
+            if expression.match(text, first.bit_length() - 1) is not None:
+                return first.bit_length() - 1 + length
+            left ^= first
+        return -1
+
+    return find
+
+
+def _places(text: str, character: str) -> int:
+    """Return a number with a bit for each place at which a character stands."""
+    digits = bytearray(b"0") * len(text)
+    at = text.find(character)
+    while at >= 0:
+        digits[-1 - at] = 49
+        at = text.find(character, at + 1)
+    return int(digits, 2)
 
 
 def _expression(piece: Piece) -> str:
