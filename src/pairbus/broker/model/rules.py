@@ -390,12 +390,17 @@ class RuleIndex(Generic[K]):
     def __repr__(self) -> str:
         return f"<RuleIndex: {len(self._known)} subscriptions, {len(self._wanted)} combinations of properties>"
 
+    @property
+    def keys(self) -> Iterable[K]:
+        """Whose rules these are."""
+        return self._known
+
     def snapshot(self) -> RuleIndex[K]:
         """Return the rules as they are now, which stay so whatever changes here."""
         if self._snapshot is None:
             taken = self._snapshot = RuleIndex()
             taken._always, taken._wanted, taken.special = self._always, self._wanted, self.special
-            taken.weight = self.weight
+            taken._known, taken.weight = self._known, self.weight
             self._own.clear()
         return self._snapshot
 
@@ -404,6 +409,7 @@ class RuleIndex(Generic[K]):
         if self._snapshot is not None:
             self._snapshot = None
             self._always, self._wanted, self.special = dict(self._always), dict(self._wanted), dict(self.special)
+            self._known = dict(self._known)
 
     def _table(self, signature: Signature) -> dict[tuple[Hashable, ...], dict[K, None]]:
         """Return the table of these names, to be changed: a copy where a snapshot may have it. Its entries are

@@ -25,7 +25,7 @@ from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.rules import RuleIndex
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.slices import Job, SlicesFull, finish
+from pairbus.broker.slices import Job, SlicesFull
 from pairbus.broker.storage.publish_record import WEIGHT_AT_ONCE, PublishRecord, limit_lifetime
 from pairbus.broker.storage.store import Done, Refused, Staged, busy, recopied, refusal_of, unavailable
 from pairbus.journal import JournalError
@@ -65,9 +65,14 @@ class EnqueueOperations(PublishOperations):
         if entity.deleting or target.dead_letter is None or entity.refuses_sends is not None:
             done(_refuses_sends(target))
             return
-        if isinstance(entity, Topic) and (entity.sending or len(payloads) * entity.rules.weight > WEIGHT_AT_ONCE):
-            self._send_in_slices(target, payloads, now, done, [] if results is None else results, numbered)
-            return
+        record: PublishRecord | None = None
+        messages: list[Message] = []
+        numbers: Sequence[int]
+        if isinstance(entity, Topic):
+            rules = entity.rules
+            if entity.sending or len(payloads) * rules.weight > WEIGHT_AT_ONCE:
+                self._send_in_slices(entity, target, payloads, now, done, [] if results is None else results, numbered)
+                return
         duplicates = None if entity.duplicates is None else _SendDuplicates(entity, now)
         batch = read_batch(entity, payloads, duplicates, self._store.new_id)
         if isinstance(batch, Refusal):
@@ -80,21 +85,30 @@ class EnqueueOperations(PublishOperations):
             entity.turn_to_placed(partition)
         if isinstance(entity, Topic):
             kept = _kept(payloads, outcomes)
-            record = finish(self._laying_out(entity, entity.rules, contents, kept, now, numbered, None))
-            prepared = PreparedSend(batch, duplicates, record.numbers, [], record.all_parts(), record)
+            record = self._lay_out(entity, rules, contents, kept, now, numbered)
             done = self._reporting_unmatched(entity, record, kept, done)
+            numbers, parts = record.numbers, record.all_parts()
         else:
             first = entity.last_sequence + 1
             numbers = (first,) if len(contents) == 1 else range(first, first + len(contents))
             messages, parts = lay_out_entries(entity, contents, now, numbers)
-            prepared = PreparedSend(batch, duplicates, numbers, messages, parts, None)
-        self._write_send(entity, prepared, now, done, results)
+        self._write_send(entity, batch, duplicates, numbers, messages, parts, record, now, done, results)
 
     def _write_send(
-        self, entity: QueueEntity, prepared: PreparedSend, now: float, done: Done, results: list[int] | None
+        self,
+        entity: QueueEntity,
+        batch: _Batch,
+        duplicates: _SendDuplicates | None,
+        numbers: Sequence[int],
+        messages: list[Message],
+        parts: list[bytes],
+        record: PublishRecord | None,
+        now: float,
+        done: Done,
+        results: list[int] | None,
     ) -> None:
-        """Write what was prepared, with one record."""
-        (_, pings, outcomes, size, _), duplicates, numbers, messages, parts, record = prepared
+        """Write what was prepared, with one record: the messages of a queue, or the record of a topic."""
+        _, pings, outcomes, size, _ = batch
         if results is not None:
             if len(numbers) == len(outcomes):
                 results += numbers
@@ -185,6 +199,7 @@ class EnqueueOperations(PublishOperations):
 
     def _send_in_slices(
         self,
+        topic: Topic,
         target: MessageQueue | Topic,
         payloads: Sequence[bytes],
         now: float,
@@ -193,8 +208,6 @@ class EnqueueOperations(PublishOperations):
         numbered: bool,
     ) -> None:
         """Prepare a send in slices, behind those that came before it, and then write it if the topic still takes it."""
-        topic = target.entity
-        assert isinstance(topic, Topic)
         if self._journal.is_gathering:  # the other records would not wait for this one
             done(busy())
             return
@@ -242,16 +255,15 @@ class EnqueueOperations(PublishOperations):
         if topic.deleting or topic.refuses_sends is not None:
             done(_refuses_sends(target))
             return
-        batch, duplicates, record = prepared.batch, prepared.duplicates, prepared.record
+        batch, duplicates, record = prepared
         refusal = _refuses_size(topic, batch[4], batch[3])
         if refusal is not None:
             done(refusal)
             return
         if duplicates is not None:
             done = duplicates.joined(done)
-        if record is not None:
-            done = self._reporting_unmatched(topic, record, _kept(payloads, batch[2]), done)
-        self._write_send(topic, prepared, now, done, results)
+        done = self._reporting_unmatched(topic, record, _kept(payloads, batch[2]), done)
+        self._write_send(topic, batch, duplicates, record.numbers, [], record.all_parts(), record, now, done, results)
 
     def _preparing(
         self,
@@ -273,7 +285,7 @@ class EnqueueOperations(PublishOperations):
             topic.turn_to_placed(partition)
         yield
         record = yield from self._laying_out(topic, rules, contents, _kept(payloads, outcomes), now, numbered, staged)
-        return PreparedSend(batch, duplicates, record.numbers, [], record.all_parts(), record)
+        return PreparedSend(batch, duplicates, record)
 
     def refuses(self, target: MessageQueue | Topic, payloads: Sequence[bytes]) -> Refusal | None:
         """Return why these messages could not be sent now, as far as can be told without sending them."""
@@ -379,14 +391,11 @@ _Batch = tuple[list[Content], list[bytes], list[int], int, int | None]
 
 
 class PreparedSend(NamedTuple):
-    """A send up to the point where it is written. `record` is that of a topic, `messages` are those of a queue."""
+    """A send to a topic up to the point where it is written."""
 
     batch: _Batch
     duplicates: _SendDuplicates | None
-    numbers: Sequence[int]
-    messages: list[Message]
-    parts: list[bytes]
-    record: PublishRecord | None
+    record: PublishRecord
 
 
 def _kept(payloads: Sequence[bytes], outcomes: Sequence[int]) -> Sequence[bytes]:
@@ -403,10 +412,14 @@ def read_batch(
     new_id: Callable[[], str],
 ) -> _Batch | Refusal:
     """Parse the messages of one send and check that the entity can take them, or return why it takes none of them."""
-    batch: _Batch = ([], [], [], 0, None)
+    contents: list[Content] = []
+    pings: list[bytes] = []
+    outcomes: list[int] = []
     sent: list[Traits] = []
-    size = _read_messages(entity, payloads, duplicates, new_id, batch, sent)
-    return size if isinstance(size, Refusal) else _checked(entity, batch, size, sent, duplicates)
+    size = _read_messages(entity, payloads, duplicates, new_id, contents, pings, outcomes, sent)
+    if isinstance(size, Refusal):
+        return size
+    return _checked(entity, (contents, pings, outcomes, size, None), sent, duplicates)
 
 
 def _reading_batch(
@@ -416,16 +429,19 @@ def _reading_batch(
     new_id: Callable[[], str],
 ) -> Generator[None, None, _Batch | Refusal]:
     """Do the same in slices."""
-    batch: _Batch = ([], [], [], 0, None)
+    contents: list[Content] = []
+    pings: list[bytes] = []
+    outcomes: list[int] = []
     sent: list[Traits] = []
     size = 0
     for start in range(0, len(payloads), _READ_AT_ONCE):
-        read = _read_messages(entity, payloads[start : start + _READ_AT_ONCE], duplicates, new_id, batch, sent)
+        some = payloads[start : start + _READ_AT_ONCE]
+        read = _read_messages(entity, some, duplicates, new_id, contents, pings, outcomes, sent)
         if isinstance(read, Refusal):
             return read
         size += read
         yield
-    return _checked(entity, batch, size, sent, duplicates)
+    return _checked(entity, (contents, pings, outcomes, size, None), sent, duplicates)
 
 
 def _read_messages(
@@ -433,12 +449,13 @@ def _read_messages(
     payloads: Sequence[bytes],
     duplicates: _SendDuplicates | None,
     new_id: Callable[[], str],
-    batch: _Batch,
+    contents: list[Content],
+    pings: list[bytes],
+    outcomes: list[int],
     sent: list[Traits],
 ) -> int | Refusal:
-    """Parse messages into a batch and, where the entity has partitions, note what they say of theirs in `sent`. Return
-    how many bytes count as sent, or why the entity can't take one of the messages."""
-    contents, pings, outcomes, _, _ = batch
+    """Parse messages and, where the entity has partitions, note in `sent` what tells theirs. Return how many bytes
+    count as sent, or why the entity can't take one of the messages."""
     limit = entity.message_bytes_max
     needs_session = entity.active.sessions is not None
     needs_traits = entity.needs_traits
@@ -473,19 +490,18 @@ def _read_messages(
 
 
 def _checked(
-    entity: QueueEntity, batch: _Batch, size: int, sent: list[Traits], duplicates: _SendDuplicates | None
+    entity: QueueEntity, batch: _Batch, sent: list[Traits], duplicates: _SendDuplicates | None
 ) -> _Batch | Refusal:
-    """Return a batch that was read, or why the entity can't take all of it."""
-    partition: int | None = None
+    """Return a batch that was read, with its partition, or why the entity can't take all of it."""
     if sent:
         placed = entity.choose_partition(sent)
         if isinstance(placed, Refusal):
             return placed
-        partition = placed
-    refusal = _refuses_size(entity, partition, size)
+        batch = (*batch[:4], placed)
+    refusal = _refuses_size(entity, batch[4], batch[3])
     if refusal is None and duplicates is not None:
         refusal = duplicates.refusal()
-    return refusal or (*batch[:3], size, partition)
+    return refusal or batch
 
 
 def _refuses_size(entity: QueueEntity, partition: int | None, size: int) -> Refusal | None:

@@ -25,7 +25,7 @@ from pairbus.broker.model.rules import RuleIndex
 from pairbus.broker.model.shared_bodies import Shared
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.slices import Job, SlicesFull
+from pairbus.broker.slices import Job, SlicesFull, finish
 from pairbus.broker.storage.publish_record import COPIES_AT_ONCE, WEIGHT_AT_ONCE, PublishRecord, StoredPublication
 from pairbus.broker.storage.store import Done, Staged, nobody
 from pairbus.journal import JournalError
@@ -40,6 +40,23 @@ _DUE_BYTES_MAX: Final = 1 << 20
 class PublishOperations(SettlementOperations):
     """Publishes to the subscriptions of a topic; part of the namespace."""
 
+    def _lay_out(
+        self,
+        topic: Topic,
+        rules: RuleIndex[Subscription],
+        contents: Sequence[Content],
+        payloads: Sequence[bytes],
+        now: float,
+        numbered: bool,
+    ) -> PublishRecord:
+        """Lay out at once what a topic stores of few messages."""
+        record = PublishRecord(topic, rules, self._store.new_token)
+        for content, payload in zip(contents, payloads, strict=True):
+            work = record.add_sent(content, payload, now, numbered)
+            if work is not None:
+                finish(work)
+        return record
+
     def _laying_out(
         self,
         topic: Topic,
@@ -48,24 +65,25 @@ class PublishOperations(SettlementOperations):
         payloads: Sequence[bytes],
         now: float,
         numbered: bool,
-        staged: Staged | None,
+        staged: Staged,
         partitions: Sequence[int] = (),
     ) -> Generator[None, None, PublishRecord]:
-        """Lay out what a topic stores of these messages. They go to these partitions, or all to the one that the topic
+        """Lay out what a topic stores of many messages. They go to these partitions, or all to the one that the topic
         was turned to."""
         while True:
             record = PublishRecord(topic, rules, self._store.new_token)
+            record.begin()
             held = 0
             for index, (content, payload) in enumerate(zip(contents, payloads, strict=True)):
                 if partitions:
                     topic.turn_to(partitions[index])
-                for _ in record.add_sent(content, payload, now, numbered):
-                    yield
-                if staged is not None:
-                    staged.hold(record.length - held)
-                    held = record.length
-                    yield
-            if staged is None or not record.is_stale:
+                work = record.add_sent(content, payload, now, numbered)
+                if work is not None:
+                    yield from work
+                staged.hold(record.length - held)
+                held = record.length
+                yield
+            if not record.is_stale:
                 return record
             staged.hold(-held)
 
@@ -206,7 +224,8 @@ class PublishOperations(SettlementOperations):
 
     def _publish_some(self, topic: Topic, due: list[Message], now: float) -> Generator[None, None, None]:
         """Publish with one record those that fit into it, and take them out of the list."""
-        record = PublishRecord(topic, topic.rules, self._store.new_token)
+        record = PublishRecord(topic, topic.rules, self._store.new_token, is_of_due=True)
+        record.begin()
         messages: list[Message] = []
         unmatched: list[tuple[int, str | None]] = []
         contents = []
@@ -219,7 +238,9 @@ class PublishOperations(SettlementOperations):
                 due.remove(message)
                 self._store.restore(topic.active, [message])
                 continue
-            yield from record.add_due(message, content, now)
+            work = record.add_due(message, content, now)
+            if work is not None:
+                yield from work
             yield
             messages.append(message)
             contents.append(content)

@@ -143,7 +143,7 @@ class TransactionOperations(TransferOperations):
                 )
                 if ready.duplicates is not None:
                     keys.update(ready.duplicates.keys)
-            if not any(ready.record is not None and ready.record.is_stale for ready in prepared.values()):
+            if not any(ready.record.is_stale for ready in prepared.values()):
                 return prepared
 
     def _commit_prepared(

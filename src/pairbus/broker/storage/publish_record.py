@@ -46,12 +46,14 @@ class StoredPublication(NamedTuple):
 class PublishRecord:
     """Lays out a PUBLISH record and gives the copies their numbers.
 
-    `rules` are those by which the messages are judged, whatever the topic has by now. What is added yields between two
-    units; it is stored where `publications` has it.
+    `rules` are those by which the messages are judged, whatever the topic has by now. What takes longer than a unit is
+    returned as work that is to be done before anything else is added.
     """
 
     __slots__ = (
         "_changed_bytes",
+        "_deleting",
+        "_is_of_due",
         "_new_token",
         "_parts",
         "_rules",
@@ -60,31 +62,44 @@ class PublishRecord:
         "length",
         "numbers",
         "publications",
-        "subscriptions",
         "unmatched",
     )
 
-    def __init__(self, topic: Topic, rules: RuleIndex[Subscription], new_token: Callable[[], bytes]) -> None:
+    def __init__(
+        self,
+        topic: Topic,
+        rules: RuleIndex[Subscription],
+        new_token: Callable[[], bytes],
+        is_of_due: bool = False,
+    ) -> None:
         self._topic = topic
+        self._is_of_due = is_of_due
         self._rules = rules
         self._new_token = new_token
         self._changed_bytes = 0
         self.publications: list[StoredPublication] = []
         self._parts = [b""]  # the head, once the count is known
         self.length = records.BATCH_HEAD_BYTES
-        #: How many copies there are, and whose.
+        #: How many copies there are.
         self.copies = 0
-        self.subscriptions: dict[Subscription, None] = {}
+        self._deleting = 0
         #: The topic's number of each message that was sent, 0 where it needs none.
         self.numbers: list[int] = []
         #: Which of the messages, in their order, no subscription takes: they aren't stored.
         self.unmatched: list[int] = []
 
+    def begin(self) -> None:
+        """Note how things are: what is added takes a while."""
+        self._deleting = self._count_deleting()
+
     @property
     def is_stale(self) -> bool:
-        """Whether one of the subscriptions with a copy is being deleted meanwhile: nothing may be stored for it any
-        more, so that all is to be laid out anew."""
-        return any(subscription.deleting for subscription in self.subscriptions)
+        """Whether a subscription is being deleted since `begin`: nothing may be stored for it any more, so that all is
+        to be laid out anew."""
+        return self._count_deleting() != self._deleting
+
+    def _count_deleting(self) -> int:
+        return sum(subscription.deleting for subscription in self._rules.keys)
 
     def all_parts(self) -> list[bytes]:
         """Return the parts of the record, its head first; none if nothing was added."""
@@ -93,7 +108,7 @@ class PublishRecord:
         self._parts[0] = records.pack_batch_head(self._topic.id, len(self.publications))
         return self._parts
 
-    def add_sent(self, content: Content, payload: bytes, now: float, numbered: bool) -> Work:
+    def add_sent(self, content: Content, payload: bytes, now: float, numbered: bool) -> Work | None:
         """Add a message that was just sent."""
         topic = self._topic
         header, pairs_count, pairs_bytes, body, traits = content
@@ -114,19 +129,13 @@ class PublishRecord:
             copy.state = copy.home = SCHEDULED
             packed = [pack_copy(topic.id, number, expires_at, 0, records.SCHEDULED, b"")]
             self._add(0, at, content, None, [(topic.active, copy)], packed)
-            return
+            return None
         session_id = None if traits is None else traits.session_id
-        stored = len(self.publications)
         if self._rules.special:
-            yield from self._add_judged(number, content, lifetime, session_id, now)
-        else:
-            targets = self._targets(Facts(payload))
-            if targets:
-                yield from self._add_copies(number, content, lifetime, session_id, now, targets)
-        if len(self.publications) == stored:
-            self.unmatched.append(len(self.numbers) - 1)
+            return self._add_judged(number, content, lifetime, session_id, now)
+        return self._add_plain(number, content, lifetime, session_id, now, self._targets(Facts(payload)))
 
-    def add_due(self, message: Message, body: bytes, now: float) -> Work:
+    def add_due(self, message: Message, body: bytes, now: float) -> Work | None:
         """Add a scheduled message whose time has come, for the subscriptions that take it now: it is gone with the
         record, whether one does or not."""
         topic = self._topic
@@ -140,13 +149,35 @@ class PublishRecord:
         lifetime = message.expires_at - message.enqueued_at
         number = message.sequence_number
         self.numbers.append(number)
-        stored = len(self.publications)
         if self._rules.special:
-            yield from self._add_judged(number, content, lifetime, session_id, now)
-        elif targets := self._targets(facts):
-            yield from self._add_copies(number, content, lifetime, session_id, now, targets)
-        if len(self.publications) == stored:
-            self.unmatched.append(len(self.numbers) - 1)
+            return self._add_judged(number, content, lifetime, session_id, now)
+        return self._add_plain(number, content, lifetime, session_id, now, self._targets(facts))
+
+    def _add_plain(
+        self,
+        number: int,
+        content: Content,
+        lifetime: float,
+        session_id: str | None,
+        now: float,
+        targets: Sequence[Subscription],
+    ) -> Work | None:
+        """Add a message of which all of these get a copy."""
+        if len(targets) > COPIES_AT_ONCE:
+            return self._add_copies(number, content, lifetime, session_id, now, targets)
+        if targets:
+            copies: list[tuple[MessageQueue, Copy]] = []
+            packed: list[bytes] = []
+            _copies(targets, content, lifetime, session_id, now, copies, packed)
+            self._add(number, now, content, session_id, copies, packed)
+        else:
+            self._add_nothing(number, content, session_id, now)
+        return None
+
+    def _add_nothing(self, number: int, content: Content, session_id: str | None, now: float) -> None:
+        """Note that no subscription takes a message: one that was scheduled ends by this."""
+        self.unmatched.append(len(self.numbers) - 1)
+        if self._is_of_due:
             self._add(number, now, (*content[:3], b"", None), session_id, [], [])
 
     def _targets(self, facts: Facts) -> list[Subscription]:
@@ -157,6 +188,7 @@ class PublishRecord:
     def _add_judged(self, number: int, content: Content, lifetime: float, session_id: str | None, now: float) -> Work:
         """Add a message where rules are SQL or have actions. What these have changed are publications of their own,
         under the same number."""
+        stored = len(self.publications)
         default_ttl = self._topic.description.default_ttl
         facts = Facts(content[3], content[1:3], now, lifetime, self._new_token)
         verdicts: list[tuple[Subscription, Verdict]] = []
@@ -184,7 +216,9 @@ class PublishRecord:
         for index, (subscription, made, its_lifetime) in enumerate(changed):
             if index % COPIES_AT_ONCE == 0:
                 yield
-            yield from self._add_copies(number, made, its_lifetime, session_id, now, [subscription])
+            self._add_plain(number, made, its_lifetime, session_id, now, [subscription])
+        if len(self.publications) == stored:
+            self._add_nothing(number, content, session_id, now)
 
     def _add_copies(
         self,
@@ -209,8 +243,6 @@ class PublishRecord:
             copy, packed_copy = _dead_copy(subscription, content, content[0], now, changes)
             copies.append((subscription.dead_letter, copy))
             packed.append(packed_copy)
-        self.subscriptions.update(dict.fromkeys(targets))
-        self.subscriptions.update((subscription, None) for subscription, _ in errors)
         self._add(number, now, content, session_id, copies, packed)
 
     def _add(
