@@ -14,6 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,15 @@ from azure.servicebus import ServiceBusMessage
 
 from pairbus.amqp.message import encode_message
 from pairbus.broker import Broker, serve, serve_sync
+from pairbus.broker.amqp.connection import AmqpConnection
 from pairbus.broker.control import control_socket
-from pairbus.broker.model.description import QueueDescription
+from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.telemetry import metering, metrics
 from pairbus.connection_string import ConnectionString
 from pairbus.errors import BrokerError, PairbusError
 from pairbus.journal import JournalError
 from pairbus.sas import make_token
-from pairbus.wire import WireClient
+from pairbus.wire import LinkLost, NotFound, WireClient
 from tests.message_view import View
 
 from .sdk import Sdk
@@ -470,3 +472,36 @@ async def test_the_ledger_tells_what_happened_to_each_message(tmp_path: Path) ->
 def test_the_sync_twin_reports_a_failed_start(tmp_path: Path) -> None:
     with pytest.raises(PairbusError, match="lower-case"), serve_sync("UPPER", data=tmp_path):
         pass
+
+
+async def test_the_links_to_what_was_deleted_together_are_looked_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serve("contoso", data=tmp_path) as broker:
+        host = broker.namespaces["contoso"]
+        namespace = host.namespace
+
+        async def change(begin: Callable[..., None], *arguments: object) -> None:
+            answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            begin(*arguments, time.time(), answered.set_result)
+            assert await answered is None
+
+        await change(namespace.create_topic, TopicDescription(name="news"))
+        names = [f"s{n}" for n in range(10)]
+        for name in names:
+            await change(namespace.create_subscription, SubscriptionDescription(topic="news", name=name))
+        looked: list[AmqpConnection] = []
+        links = AmqpConnection.links
+
+        def counted(connection: AmqpConnection) -> Any:
+            looked.append(connection)
+            return links(connection)
+
+        async with WireClient.from_connection_string(host.connection_string) as wire:
+            receivers = [await wire.receiver(f"news/Subscriptions/{name}", credit=10) for name in names]
+            monkeypatch.setattr(AmqpConnection, "links", counted)
+            await change(namespace.delete_topic, "news")
+            for name, receiver in zip(names, receivers, strict=True):
+                with pytest.raises((LinkLost, NotFound), match=f"news/Subscriptions/{name}"):
+                    await receiver.receive(1, 10.0)
+        assert len(looked) == 1

@@ -20,7 +20,7 @@ import gc
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Set
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from pairbus.broker.access.keys import KeyRing, grant_on_entity
 from pairbus.broker.access.throttling import FILTERS, Throttling
 from pairbus.broker.access.unauthenticated import TLS_BYTES, UnauthenticatedQuota
 from pairbus.broker.amqp.connection import AmqpConnection
-from pairbus.broker.amqp.dispatcher import Dispatcher
+from pairbus.broker.amqp.dispatcher import Dispatcher, Runs
 from pairbus.broker.amqp.session_waiters import SessionWaiters
 from pairbus.broker.config.apply_plan import apply_keys, apply_plan, read_config
 from pairbus.broker.config.plan import EMULATOR_KEY, NamespacePlan, as_emulator, choose
@@ -85,6 +85,8 @@ _LEDGER_FLUSH_S = 0.2
 _STALL_WITH_STANDBY_S = 2.0
 #: How often a request that a fault leaves unanswered looks whether the fault has ended.
 _SILENCE_S = 0.1
+# Looked at in one step where links are to be detached.
+_LINKS = 100
 _CLOSED = Refusal(conditions.CONNECTION_FORCED, "the broker is shutting down")
 
 
@@ -109,6 +111,7 @@ class NamespaceServer:
         self.recorder: Recorder
         self.folder = broker.data / plan.name
         self.run_aside = broker.run_aside
+        self.runs = broker.runs
         self.write_diagnostics = broker.write_diagnostics
         self._broker = broker
         self._plan = plan
@@ -132,6 +135,8 @@ class NamespaceServer:
         self._claims_checked_at = float("-inf")
         self._fault_timer: asyncio.TimerHandle | None = None
         self._forwarding: asyncio.Handle | None = None
+        # Queues and topics that were deleted, whose links are yet to be detached.
+        self._gone: dict[object, Refusal] = {}
 
     def __repr__(self) -> str:
         return f"<NamespaceServer {self.name} on {self.host}:{self.port}: {len(self.connections)} connections>"
@@ -327,7 +332,7 @@ class NamespaceServer:
             self._claims_checked_at = now
             for connection in list(self.connections):
                 connection.expire_claims(now)
-            self.recorder.merge_deleted(self._exists)
+            self.namespace.in_slices(lambda: self.recorder.merge_deleted(self._exists))
         try:
             deadline = self.namespace.tick(now)
         except Exception as error:  # one entity's trouble must not stop the time of all others
@@ -384,7 +389,7 @@ class NamespaceServer:
         """Return the dispatcher of a queue, made at the first call."""
         dispatcher = self._dispatchers.get(queue)
         if dispatcher is None:
-            dispatcher = self._dispatchers[queue] = Dispatcher(lambda: queue.available, self.loop)
+            dispatcher = self._dispatchers[queue] = Dispatcher(lambda: queue.available, self.loop, self.runs)
             queue.on_available = dispatcher.wake
             self.watch(queue)
         return dispatcher
@@ -408,20 +413,34 @@ class NamespaceServer:
 
     def detach(self, targets: Set[MessageQueue | QueueEntity], refusal: Refusal) -> None:
         """Detach the links to these queues and topics."""
+        self.namespace.in_slices(lambda: self._detach(dict.fromkeys(targets, refusal)))
+
+    def _detach(self, targets: Mapping[object, Refusal]) -> Generator[None, None, None]:
         for queue in [each for each in self._dispatchers if each in targets]:
             del self._dispatchers[queue]
         for queue in [each for each in self._session_waiters if each in targets]:
-            self._session_waiters.pop(queue).close(refusal)
+            self._session_waiters.pop(queue).close(targets[queue])
+            yield
         for connection in list(self.connections):
-            for link in connection.links():
-                if any(getattr(link.context, name, None) in targets for name in ("queue", "target", "via")):
+            for looked_at, link in enumerate(list(connection.links()), 1):
+                found = [getattr(link.context, name, None) for name in ("queue", "target", "via")]
+                refusal = next((targets[each] for each in found if each in targets), None)
+                if refusal is not None:
                     connection.cut(link, refusal)
+                if refusal is not None or looked_at % _LINKS == 0:
+                    yield
+            yield
 
     def _deleted(self, target: MessageQueue | Topic) -> None:
-        gone = Refusal(
-            conditions.NOT_FOUND, f"The messaging entity '{target.path}' could not be found: it was deleted."
-        )
-        self.detach({target}, gone)
+        """Detach the links to what was deleted in the next turn of the loop: a topic goes with its subscriptions."""
+        text = f"The messaging entity '{target.path}' could not be found: it was deleted."
+        if not self._gone:
+            self.loop.call_soon(self._detach_deleted)
+        self._gone[target] = Refusal(conditions.NOT_FOUND, text)
+
+    def _detach_deleted(self) -> None:
+        gone, self._gone = self._gone, {}
+        self.namespace.in_slices(lambda: self._detach(gone))
 
     # -- faults
 
@@ -555,6 +574,7 @@ class Broker:
         self.node_load = NodeLoad(self._storage_bytes)
         #: For the long work of all namespaces: they share the loop.
         self.slices = self.make_slices()
+        self.runs = Runs(asyncio.get_running_loop())
         self.loop_turns = LoopTurns()
         #: What the connections of all namespaces that have put no token may use.
         self.unauthenticated = UnauthenticatedQuota(TLS_BYTES + tls_buffer_bytes(asyncio.get_running_loop()))

@@ -119,13 +119,13 @@ def test_counts_of_deleted_entities_are_merged_and_the_sums_stay(monkeypatch: py
         entity.sends, entity.send_bytes, entity.renews = 2, 100, 1
         entity.settled("complete", 3)
         entity.refused("amqp:not-found")
-    counters.merge_deleted(lambda path: path == "kept")
+    list(counters.merge_deleted(lambda path: path == "kept"))
     assert sorted(counters.entities) == [OTHER, "kept"]
     other = counters.entities[OTHER]
     assert (other.sends, other.send_bytes, other.renews, other.receives) == (4, 200, 2, 0)
     assert (other.settles, other.refusals) == ({"complete": 6}, {"amqp:not-found": 2})
     for name, left in (("gone-3", 3), ("gone-4", 2)):
         counters.entity(name).sends += 1
-        counters.merge_deleted(lambda path: path == "kept")
+        list(counters.merge_deleted(lambda path: path == "kept"))
         assert len(counters.entities) == left, "when the table has doubled"
     assert other.sends == 6

@@ -198,7 +198,7 @@ def open_session(connection: AmqpConnection, link: SenderLink, queue: MessageQue
     source.filter = {Symbol(_SESSION_FILTER): found}
     ticks = int(lock.locked_until * 10_000_000) + _TICKS_1970
     link.accept(source=source, max_message_size=queue.message_bytes_max, properties={Symbol(_LOCKED_UNTIL): ticks})
-    dispatcher = Dispatcher(lambda: queue.available_in(lock), connection.loop)
+    dispatcher = Dispatcher(lambda: queue.available_in(lock), connection.loop, connection.host.runs)
     lock.on_available = dispatcher.wake
     node = SourceNode(connection, link, queue, dispatcher, lock)
     lock.on_lost = node.session_lost

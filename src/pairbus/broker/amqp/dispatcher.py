@@ -16,18 +16,56 @@ if TYPE_CHECKING:
 
 _TURN_MESSAGES = 32
 _RUN_MESSAGES = 512
+# All dispatchers together, in one turn of the loop.
+_TURN_S = 0.003
 #: How soon receivers that are throttled are looked after again.
 _THROTTLED_S = 0.05
+
+
+class Runs:
+    """Runs the dispatchers of a broker in turn, for a few milliseconds in each turn of the loop: however many have
+    something to deliver, others are served meanwhile."""
+
+    __slots__ = ("_due", "_is_scheduled", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._due: deque[Callable[[], None]] = deque()
+        self._is_scheduled = False
+
+    def __repr__(self) -> str:
+        return f"<Runs: {len(self._due)} due>"
+
+    def soon(self, run: Callable[[], None]) -> None:
+        """Call `run` in the next turn of the loop, or in a later one."""
+        self._due.append(run)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        due, time = self._due, self._loop.time
+        until = time() + _TURN_S
+        try:
+            for _ in range(len(due)):  # what comes meanwhile waits for the next turn
+                due.popleft()()
+                if time() >= until:
+                    break
+        finally:
+            self._is_scheduled = bool(due)
+            if due:
+                self._loop.call_soon(self._turn)
 
 
 class Dispatcher:
     """The receivers of one queue or session."""
 
-    __slots__ = ("_available", "_due", "_is_later", "_is_paused", "_loop", "_sources")
+    __slots__ = ("_available", "_due", "_is_later", "_is_paused", "_loop", "_runs", "_sources")
 
-    def __init__(self, available: Callable[[], int], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, available: Callable[[], int], loop: asyncio.AbstractEventLoop, runs: Runs) -> None:
         """`available()` returns how many messages could be delivered now."""
         self._available = available
+        self._runs = runs
         self._is_later = False
         self._is_paused = False
         self._loop = loop
@@ -57,7 +95,7 @@ class Dispatcher:
         for source in self._sources:
             if source.link.credit or source.link.drain:  # or else a turn of the loop would be for nothing
                 self._due = True
-                self._loop.call_soon(self._run)
+                self._runs.soon(self._run)
                 return
 
     def wake_later(self) -> None:

@@ -7,6 +7,7 @@ to the operation, unit and byte.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import Final, NamedTuple
 
 from pairbus.billing import OPERATIONS, UNIT_BYTES, units
@@ -52,7 +53,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._usage: dict[tuple[str, str, str], Usage] = {}
-        self._merge_at = MERGE_MIN
+        self._merge_at: float = MERGE_MIN
 
     def __repr__(self) -> str:
         return f"<Meter {sum(usage.operations for usage in self._usage.values())} operations>"
@@ -69,15 +70,17 @@ class Meter:
         for key, usage in sorted(self._usage.items()):
             yield Key(*key), usage
 
-    def merge_deleted(self, exists: Callable[[str], bool]) -> None:
+    def merge_deleted(self, exists: Callable[[str], bool]) -> Iterator[None]:
         """Add the rows of entities that no longer exist to those of `(other)`, each time that the table has doubled:
-        the sums stay, and names that are used once do not fill the memory."""
+        the sums stay, and names that are used once do not fill the memory. To be done in slices."""
         if len(self._usage) < self._merge_at:
             return
+        self._merge_at = inf  # not again meanwhile
         for (entity, operation, cause), usage in list(self._usage.items()):
             if entity != OTHER and not exists(entity):
                 del self._usage[entity, operation, cause]
                 self._usage.setdefault((OTHER, operation, cause), Usage()).add(usage)
+            yield
         self._merge_at = max(MERGE_MIN, 2 * len(self._usage))
 
     def _new(self, entity: str, operation: str, cause: str) -> Usage:

@@ -8,6 +8,7 @@ page is asked for, through `gauge` and `counter`. Does not serve HTTP and does n
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from math import inf
 from typing import Literal
 
 from .metering import DIRECTIONS, MERGE_MIN, OTHER, Key, Meter
@@ -79,7 +80,7 @@ class NamespaceCounters:
         self.http_requests: dict[str, int] = {}
         self.refusals: dict[str, int] = {}
         self.entities: dict[str, EntityCounters] = {}
-        self._merge_at = MERGE_MIN
+        self._merge_at: float = MERGE_MIN
 
     def entity(self, name: str) -> EntityCounters:
         """Return the counters of an entity that exists. Names that clients make up are counted by `refused` here
@@ -94,13 +95,17 @@ class NamespaceCounters:
     def _other(self) -> EntityCounters:
         return self.entities.setdefault(OTHER, EntityCounters())
 
-    def merge_deleted(self, exists: Callable[[str], bool]) -> None:
-        """Add the counts of entities that no longer exist to those of `(other)`, each time that a table has doubled."""
-        self.meter.merge_deleted(exists)
+    def merge_deleted(self, exists: Callable[[str], bool]) -> Generator[None, None, None]:
+        """Add the counts of entities that no longer exist to those of `(other)`, each time that a table has doubled. To
+        be done in slices."""
+        yield from self.meter.merge_deleted(exists)
         if len(self.entities) < self._merge_at:
             return
-        for name in [each for each in self.entities if each != OTHER and not exists(each)]:
-            self._other().add(self.entities.pop(name))
+        self._merge_at = inf  # not again meanwhile
+        for name in list(self.entities):
+            if name != OTHER and not exists(name):
+                self._other().add(self.entities.pop(name))
+            yield
         self._merge_at = max(MERGE_MIN, 2 * len(self.entities))
 
     def refused(self, condition: str, count: int = 1) -> None:

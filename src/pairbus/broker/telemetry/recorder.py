@@ -8,7 +8,7 @@ written as a line of the same kind, with the same bytes: the sums of both are eq
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from pairbus.amqp.errors import UNAUTHORIZED_ACCESS, AmqpError
 from pairbus.amqp.message import read_properties, split
@@ -70,9 +70,9 @@ class Recorder:
     def __repr__(self) -> str:
         return f"<Recorder of {self._name}: {'no ledger' if self.ledger is None else self.ledger.path}>"
 
-    def merge_deleted(self, exists: Callable[[str], bool]) -> None:
-        """Keep the counters small; `exists` tells whether there is something at a path."""
-        self._counters.merge_deleted(exists)
+    def merge_deleted(self, exists: Callable[[str], bool]) -> Generator[None, None, None]:
+        """Keep the counters small; `exists` tells whether there is something at a path. To be done in slices."""
+        return self._counters.merge_deleted(exists)
 
     def connected(self) -> None:
         self._counters.connections_total += 1
