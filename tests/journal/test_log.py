@@ -9,7 +9,7 @@ import pytest
 from pairbus.journal import JournalCorrupt, JournalFailed, JournalFull, Options
 from pairbus.journal.log import ANSWERED, LAZY, PRIVILEGED
 from pairbus.journal.segment import segment_name
-from tests.journal.rig import FOLDER, SMALL, Rig, check_crash, reopened
+from tests.journal.rig import FOLDER, SMALL, STANDBY, Rig, check_crash, reopened
 from tests.simulation.disk import DiskFault, MachineStopped, SimulatedDisk
 
 STRICT = Options(segment_bytes=4096, reserve_bytes=2048, allocate_bytes=512, durability="strict")
@@ -64,6 +64,30 @@ def test_a_stream_of_lazy_records_does_not_put_the_sync_off() -> None:
         rig.turn(after=0.01)
         syncs = sum(call.startswith("fdatasync") for call in rig.files.log)
     assert syncs >= 3 + 2
+
+
+def test_no_lazy_record_is_answered_while_the_sync_of_another_is_late() -> None:
+    """A power cut would undo both, however long ago the first was answered."""
+    rig = Rig(write_here=True).open()
+    rig.send(b"the disk answers")
+    first = rig.append(b"first", lazy=True)
+    assert rig.answer_to(first) is None
+    rig.now += 0.11  # and the writer had no turn
+    answers = len(rig.answers)
+    rig.append(b"second", lazy=True)
+    assert len(rig.answers) == answers
+    rig.turn().turn()  # it is told of the first, then has the second
+    assert len(rig.answers) == answers + 1
+    assert reopened(rig.files.power_cut()).replayed()[:2] == [b"the disk answers", b"first"]
+
+
+def test_what_was_answered_before_a_stall_is_synced_in_the_standby_folder_at_once() -> None:
+    rig = Rig(standby=STANDBY).open()
+    rig.send(b"settled", lazy=True)
+    rig.files.stalled.add(FOLDER)
+    rig.turn(after=0.1)  # the sync doesn't return
+    assert rig.journal._log is not None and rig.journal._log.folder == STANDBY
+    assert Rig(rig.files.power_cut(), standby=STANDBY).open().replayed() == [b"settled"]
 
 
 def test_strict_syncs_lazy_records_before_the_answer() -> None:

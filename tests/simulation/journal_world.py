@@ -26,6 +26,7 @@ from .disk import SECTOR_BYTES, DiskFault, FaultKind, Folder, MachineStopped, Si
 from .shrink import shrink
 
 FOLDER, STANDBY = "j", "s"
+LATE_S = 0.02  # that looks at the clock take
 PUT, GONE = 1, 2
 NAME_BYTES = 6
 
@@ -170,7 +171,8 @@ class World:
         self.places: dict[bytes, tuple[int, int]] = {}
         self.count = 0
         self.asked: dict[int, tuple[int, bytes]] = {}
-        self.answered: list[tuple[int, Item, str]] = []  # those that a power cut may take: lsn, item, put or drop
+        # Those that a power cut may take: lsn, item, put or drop, and when they were answered.
+        self.answered: list[tuple[int, Item, str, float]] = []
         self.folder: Folder | None = None  # the journal's files while they are away
         self.compaction: asyncio.Task[int | None] | None = None
         self.is_troubled = False  # in the last step
@@ -272,7 +274,9 @@ class World:
                 self.violations.append(Violation(f"record {lsn} was refused although the standby folder answers"))
             return State.MAYBE if error.unknown else State.NEVER
         if self.options.durability == "none" or (self.options.durability == "default" and lazy):
-            self.answered.append((lsn, item, what))
+            if self.options.durability == "default":
+                self.check_lateness(lsn)
+            self.answered.append((lsn, item, what, self.now))
             return State.ANSWERED
         if self.folder is not None:
             self.violations.append(Violation(f"record {lsn} was confirmed while the folder was away"))
@@ -281,14 +285,24 @@ class World:
 
     def sync(self, before: int | None) -> None:
         """What was answered, before this record, is on the disk."""
-        for lsn, item, what in self.answered:
+        for lsn, item, what, _ in self.answered:
             if before is None or lsn < before:
                 setattr(item, what, State.SURE)
         self.answered = [each for each in self.answered if before is not None and each[0] >= before]
 
+    def check_lateness(self, lsn: int) -> None:
+        """What a power cut would undo now was answered within `lazy_sync_s`: nothing more is answered once a sync is
+        late."""
+        late = {each for each, _, _, at in self.answered if self.now - at > self.options.lazy_sync_s + LATE_S}
+        if late and self.folder is None:
+            there = {record.lsn for record in inspect(self.cut("nothing", 0))[0]}
+            if late - there:
+                text = f"record {lsn} was answered, and {sorted(late - there)}, answered long before, are not synced"
+                self.violations.append(Violation(text))
+
     def forget_answers(self) -> None:
         """What was answered and not synced may be lost."""
-        for _, item, what in self.answered:
+        for _, item, what, _ in self.answered:
             setattr(item, what, State.MAYBE)
         self.answered = []
 

@@ -140,6 +140,7 @@ def believe_every_tail(*_: object) -> None:
 
 SABOTAGE: dict[str, tuple[object, str, Any]] = {
     "confirm before the sync": (Log, "_fdatasync", confirm_before_the_sync),
+    "answer settlements while a sync is late": (Log, "_is_late", lambda log, now: False),
     "forget what was answered after a failed sync": (Log, "_abandon", forget_lazy_records),
     "claim records that were not synced": (Log, "_close_segment", claim_what_was_not_synced),
     "do not sync the folder": (SimulatedDisk, "fsync_dir", lambda disk, folder: None),

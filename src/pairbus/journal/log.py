@@ -108,6 +108,7 @@ class Log:
         self._todo: list[Entry] = []  # what the present round of a commit has to write or to refuse
         self._making = ""  # the path of a segment that is being made
         self._lazy_since: float | None = None
+        self._waits_for_sync = False  # lazy records too: a sync is late
         self._idle_since: float | None = None
         self._marked_at = 0
         self._probed_at = -1e9
@@ -158,6 +159,8 @@ class Log:
         end = self.offset + RECORD_HEADER_BYTES + size
         if self.options.durability != "default" or not self.number or self.is_full or self._redo:
             return None
+        if self._is_late(now):
+            return None
         if end > self.options.segment_bytes or (self._allocates and end > self._allocated):
             return None
         payload = parts if isinstance(parts, bytes) else b"".join(parts)
@@ -175,6 +178,10 @@ class Log:
         if self._lazy_since is None:
             self._lazy_since = now
         return end - size
+
+    def _is_late(self, now: float) -> bool:
+        """Return whether a power cut would undo what was answered longer ago than it may."""
+        return self._lazy_since is not None and now > self._lazy_since + self.options.lazy_sync_s
 
     @property
     def has_unsynced(self) -> bool:
@@ -284,6 +291,8 @@ class Log:
 
     def _drain(self, batch: list[Entry], now: float) -> None:
         self._todo = self._redo + batch if self._redo else batch
+        # Of what a power cut may undo there is enough already: what comes now is answered after the sync.
+        self._waits_for_sync = bool(self._redo) or self._is_late(now)
         self._redo = []
         while self._todo:
             self._todo = self._round(self._todo, now)
@@ -316,7 +325,8 @@ class Log:
     def _write(self, group: list[Entry], now: float) -> list[Entry]:  # noqa: C901, PLR0912 - one loop for all modes: hot
         """Write and sync at most once each. Return the lazy records to write again when the disk failed."""
         salt, synced, number, mode = self._salt, self.synced, self.number, self.options.durability
-        offset, lazy_bytes, other_bytes = self.offset, 0, 0
+        offset, lazy_bytes, other_bytes, told_bytes = self.offset, 0, 0, 0
+        is_early = mode == "default" and not self._waits_for_sync
         pieces: list[bytes] = []
         early: list[Answer] = []
         late: list[Answer] = []
@@ -328,7 +338,7 @@ class Log:
             pieces.append(frame(salt, synced, lsn, kind, payload))
             pieces.append(payload)
             offset += RECORD_HEADER_BYTES
-            if flags & LAZY and mode == "default":
+            if flags & LAZY and is_early:
                 lazy.append((entry, offset))
                 if not flags & ANSWERED:  # those stay on the account of the segment that their callers know
                     lazy_bytes += size
@@ -336,6 +346,8 @@ class Log:
                     early.append((done, None, number, offset))
             else:
                 other_bytes += size
+                if flags & ANSWERED:
+                    told_bytes += size
                 waiting.append(entry)
                 if done is not None:
                     late.append((done, None, number, offset))
@@ -366,14 +378,11 @@ class Log:
                 return self._abandon(error, "sync", waiting)
         elif mode != "none":
             self._note_sync()
-        self._account(other_bytes)
+        self.released_bytes += other_bytes
+        self.written[number] = self.written.get(number, 0) + other_bytes - told_bytes
         if late:
             self._answer(late)
         return []
-
-    def _account(self, size: int) -> None:
-        self.released_bytes += size
-        self.written[self.number] = self.written.get(self.number, 0) + size
 
     def _fdatasync(self) -> None:
         self._stamp = self.files.run(self._fd, self._check_in_place, self._fd, True)
@@ -706,8 +715,8 @@ class Log:
             self._refuse(todo, self.trouble, unknown=True)
             return
         # In the order of their log numbers, since replay passes over what it takes for a repeat.
-        todo, self._redo = sorted(self._redo + self._todo, key=lambda entry: entry[0]), []
-        self._drain(todo, now)
+        self._redo = sorted(self._redo + self._todo, key=lambda entry: entry[0])
+        self._drain([], now)
 
     def _go_home(self) -> None:
         """Return to the journal's own folder, if it answers again."""
@@ -736,6 +745,7 @@ class Log:
             self._enter_full(f"{doing} failed")
         answered = self._redo + [self._answered(entry, number, offset) for entry, offset in self._unsynced]
         self._redo, self._unsynced, self._lazy_since = answered, [], None
+        self._waits_for_sync = True
         self._close_segment(end, sync=False)
         lazy = [entry for entry in group if entry[5] & LAZY]
         sends = [entry for entry in group if not entry[5] & LAZY]

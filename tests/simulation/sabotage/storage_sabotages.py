@@ -15,8 +15,8 @@ SABOTAGES = (
     Sabotage(
         "written-out-of-order-in-a-stall",
         _LOG,
-        "todo, self._redo = sorted(self._redo + self._todo, key=lambda entry: entry[0]), []",
-        "todo, self._redo = self._redo + self._todo, []",
+        "self._redo = sorted(self._redo + self._todo, key=lambda entry: entry[0])",
+        "self._redo = self._redo + self._todo",
         "A message that was confirmed while the data folder stalled is taken for a repeat after a restart.",
         kind="stalls",
     ),
