@@ -29,7 +29,7 @@ from urllib.parse import unquote
 
 from pairbus.amqp import errors as conditions
 from pairbus.amqp.limits import Limits
-from pairbus.broker.access.authorization import key_name_in, rules_in_force
+from pairbus.broker.access.authorization import claims_of_key, key_name_in, rules_in_force
 from pairbus.broker.access.keys import KeyRing, grant_on_entity
 from pairbus.broker.access.throttling import FILTERS, Throttling
 from pairbus.broker.access.unauthenticated import TLS_BYTES, UnauthenticatedQuota
@@ -362,14 +362,9 @@ class NamespaceServer:
         """Yield the rules in force at a path."""
         return rules_in_force(self._keys.rules, self.namespace, path)
 
-    def check_plain(self, username: str, password: str) -> bool:
-        """Return whether a key's name and the key are right, as SASL PLAIN gives them."""
-        return self._keys.find(username, password) is not None
-
-    def claims_of_key(self, key_name: str) -> Claims:
-        """Return what a client that has logged in with this key may do."""
-        rights = next((rule.rights for rule in self._keys.rules if rule.key_name == key_name), ())
-        return Claims("", frozenset(rights), float("inf"), key_name)
+    def claims_of_key(self, key_name: str, key: str) -> list[Claims]:
+        """Return what a client may do that logs in with this key, as SASL PLAIN gives it; nothing if it is wrong."""
+        return claims_of_key(self._keys.rules, self.namespace, key_name, key)
 
     def grant(self, wanted: RuleWanted, now: float, done: Granted) -> None:
         """Add or change an authorization rule; `done` gets it when it is on disk, or the reason why not."""

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import math
+from pathlib import Path
 
-from pairbus.broker.access.authorization import Authorization, rules_in_force
+import pytest
+
+from pairbus.broker import serve
+from pairbus.broker.access.authorization import Authorization, claims_of_key, rules_in_force
 from pairbus.broker.model.description import QueueDescription, TopicDescription
 from pairbus.sas import LISTEN, SEND, AuthorizationRule, Claims, EntityRule
+from pairbus.wire import Login, Unauthorized, WireClient
 from tests.broker.fake_namespace import FakeNamespace, entity
 
 
@@ -81,3 +87,41 @@ def test_a_rule_is_in_force_where_it_stands() -> None:
     found = list(rules_in_force((), namespace, "news/subscriptions/all"))
     assert found == [EntityRule(entity="news", **dataclasses.asdict(own))]
     assert "'q'" not in repr(found)
+
+
+def test_a_key_opens_the_entities_that_it_belongs_to() -> None:
+    root = AuthorizationRule(key_name="k", rights=("Manage",), primary_key="p")
+    own = AuthorizationRule(key_name="k", rights=("Send",), primary_key="q")
+    namespace = FakeNamespace()
+    for name in ("orders", "orders/eu", "orders/eu/fr"):
+        rules = (own,) if name != "orders/eu/fr" else ()
+        namespace.queues[name] = entity(QueueDescription(name=name, authorization_rules=rules))
+    namespace.topics["news"] = entity(TopicDescription(name="news", authorization_rules=(own,)))
+    authorization = Authorization()
+    for claims in claims_of_key((root,), namespace, "k", "q"):
+        authorization.put(claims)
+    for path in ("orders", "Orders/$management", "orders/eu", "news"):
+        assert authorization.allows(SEND, path, 0.0) and not authorization.allows(LISTEN, path, 0.0)
+    for path in ("", "orders/eu/fr", "absent"):
+        assert not authorization.allows(SEND, path, 0.0)
+    assert [claims.entity for claims in claims_of_key((root,), namespace, "k", "p")] == [""]
+    assert claims_of_key((root,), namespace, "K", "q") == []
+
+
+async def test_sasl_plain_takes_the_key_of_an_entity(tmp_path: Path) -> None:
+    async with serve("contoso", data=tmp_path) as broker:
+        host = broker.namespaces["contoso"]
+        for name in ("orders", "refunds"):
+            rules = (AuthorizationRule(key_name="own", rights=("Send",), primary_key=f"key of {name}"),)
+            made = asyncio.get_running_loop().create_future()
+            host.namespace.create_queue(QueueDescription(name=name, authorization_rules=rules), 0.0, made.set_result)
+            assert await made is None
+        async with WireClient("127.0.0.1", host.port, tls=False, credential=Login("own", "key of orders")) as client:
+            await client.sender("orders")
+            with pytest.raises(Unauthorized):
+                await client.sender("refunds")
+            with pytest.raises(Unauthorized):
+                await client.receiver("orders")
+        async with WireClient("127.0.0.1", host.port, tls=False, credential=Login("own", "another")) as client:
+            with pytest.raises(Unauthorized):
+                await client.connect()

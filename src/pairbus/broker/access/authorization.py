@@ -7,6 +7,7 @@ Several tokens may be in force at once (JS puts one per link); the newest of a s
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
@@ -41,6 +42,27 @@ def rules_in_force(
     if entity is not None:
         for rule in entity.description.authorization_rules:
             yield EntityRule(entity=owner, **(rule.to_json() | {"rights": rule.rights}))
+
+
+def claims_of_key(
+    namespace_rules: Iterable[AuthorizationRule], namespace: Entities, key_name: str, key: str
+) -> list[Claims]:
+    """Return what the rules permit of which this is name and key: one of the namespace, or those of its entities, each
+    for its entity alone."""
+    # in one turn of the loop: ten thousand entities take two milliseconds
+    entities = [*namespace.queues.items(), *namespace.topics.items()]
+    owned = [("", rule) for rule in namespace_rules]
+    owned += [(path, rule) for path, entity in entities for rule in entity.description.authorization_rules]
+    return [
+        Claims(path, frozenset(rule.rights), float("inf"), key_name, path)
+        for path, rule in owned
+        if rule.key_name == key_name and _is_key_of(rule, key.encode())
+    ]
+
+
+def _is_key_of(rule: AuthorizationRule, given: bytes) -> bool:
+    matches = [hmac.compare_digest(each.encode(), given) for each in (rule.primary_key, rule.secondary_key)]
+    return any(matches) and bool(given)
 
 
 def key_name_in(token: str) -> str:

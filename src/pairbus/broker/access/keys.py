@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import hmac
 import json
 import secrets
 from collections.abc import Callable, Iterable
@@ -128,16 +127,6 @@ class KeyRing:
             raise InvalidDescription("rules", f"{len(rules)} of them", f"up to {NAMESPACE_RULES_MAX} for a namespace")
         if rules != self._stored:
             self._put(rules)
-
-    def find(self, name: str, key: str) -> AuthorizationRule | None:
-        """Return the rule of that name when `key` is one of its keys."""
-        given = key.encode()
-        found = None
-        for rule in self.rules:
-            matches = [hmac.compare_digest(each.encode(), given) for each in (rule.primary_key, rule.secondary_key)]
-            if rule.key_name == name and any(matches) and given:
-                found = rule
-        return found
 
     def _put(self, rules: tuple[AuthorizationRule, ...]) -> None:
         # written whole and synced before it has its name: half a key file would lock everybody out

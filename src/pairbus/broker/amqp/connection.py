@@ -104,7 +104,7 @@ class AmqpConnection(asyncio.Protocol):
             container_id=host.name,
             limits=host.limits,
             idle_timeout=host.idle_timeout_s,
-            sasl=SaslServer(check_plain=host.check_plain),
+            sasl=SaslServer(check_plain=self._check_plain),
             properties={Symbol("product"): "pairbus"},
         )
         self._engine.gathered_bytes_max = unauthenticated.EACH_BYTES_MAX
@@ -113,6 +113,8 @@ class AmqpConnection(asyncio.Protocol):
         self._unauthenticated_since = host.clock()
         self._unauthenticated_links = 0
         self._unauthenticated_sessions = 0
+        #: What the key permits that SASL PLAIN named.
+        self._login: list[Claims] = []
         self._is_secure = False
         self._largest_read = 0
         self._flush_due = False
@@ -567,9 +569,14 @@ class AmqpConnection(asyncio.Protocol):
 
     # -- events
 
+    def _check_plain(self, username: str, password: str) -> bool:
+        self._login = self.host.claims_of_key(username, password)
+        return bool(self._login)
+
     def _on_sasl(self, event: SaslInitiated) -> None:
         if event.username is not None:
-            self.authorization.put(self.host.claims_of_key(event.username))
+            for claims in self._login:
+                self.authorization.put(claims)
             self._mark_authenticated()
             self.host.cut_off(self)
 
