@@ -138,9 +138,16 @@ def believe_every_tail(*_: object) -> None:
     return None
 
 
+sync_is_due = Log._sync_is_due
+
+
+def never_call_a_sync_late(log: Log, now: float, share: float = 0.8) -> bool:
+    return share < 1 and sync_is_due(log, now)
+
+
 SABOTAGE: dict[str, tuple[object, str, Any]] = {
     "confirm before the sync": (Log, "_fdatasync", confirm_before_the_sync),
-    "answer settlements while a sync is late": (Log, "_is_late", lambda log, now: False),
+    "answer settlements while a sync is late": (Log, "_sync_is_due", never_call_a_sync_late),
     "forget what was answered after a failed sync": (Log, "_abandon", forget_lazy_records),
     "claim records that were not synced": (Log, "_close_segment", claim_what_was_not_synced),
     "do not sync the folder": (SimulatedDisk, "fsync_dir", lambda disk, folder: None),

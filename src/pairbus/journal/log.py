@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 
 from pairbus.journal.errors import JournalError, JournalFailed, JournalFull, from_os_error, no_room
 from pairbus.journal.files import Files, Stamp, folder_of, stamp_in_place, write_again, write_all
-from pairbus.journal.options import Options
+from pairbus.journal.options import Durability, Options
 from pairbus.journal.record import (
     MARK,
     RECORD_HEADER_BYTES,
@@ -108,7 +108,7 @@ class Log:
         self._todo: list[Entry] = []  # what the present round of a commit has to write or to refuse
         self._making = ""  # the path of a segment that is being made
         self._lazy_since: float | None = None
-        self._waits_for_sync = False  # lazy records too: a sync is late
+        self._mode: Durability = options.durability  # of the present commit: strict while a sync is late
         self._idle_since: float | None = None
         self._marked_at = 0
         self._probed_at = -1e9
@@ -157,11 +157,9 @@ class Log:
         Return where its payload lies. None: it takes more than that, and nothing has changed."""
         lsn, kind, parts, size, _, _ = entry
         end = self.offset + RECORD_HEADER_BYTES + size
-        if self.options.durability != "default" or not self.number or self.is_full or self._redo:
-            return None
-        if self._is_late(now):
-            return None
-        if end > self.options.segment_bytes or (self._allocates and end > self._allocated):
+        is_well = self.options.durability == "default" and self.number and not (self.is_full or self._redo)
+        has_room = end <= self.options.segment_bytes and (end <= self._allocated or not self._allocates)
+        if not (is_well and has_room) or self._sync_is_due(now, 1.0):
             return None
         payload = parts if isinstance(parts, bytes) else b"".join(parts)
         data = frame(self._salt, self.synced, lsn, kind, payload) + payload
@@ -178,10 +176,6 @@ class Log:
         if self._lazy_since is None:
             self._lazy_since = now
         return end - size
-
-    def _is_late(self, now: float) -> bool:
-        """Return whether a power cut would undo what was answered longer ago than it may."""
-        return self._lazy_since is not None and now > self._lazy_since + self.options.lazy_sync_s
 
     @property
     def has_unsynced(self) -> bool:
@@ -292,7 +286,7 @@ class Log:
     def _drain(self, batch: list[Entry], now: float) -> None:
         self._todo = self._redo + batch if self._redo else batch
         # Of what a power cut may undo there is enough already: what comes now is answered after the sync.
-        self._waits_for_sync = bool(self._redo) or self._is_late(now)
+        self._mode = "strict" if self._redo or self._sync_is_due(now, 1.0) else self.options.durability
         self._redo = []
         while self._todo:
             self._todo = self._round(self._todo, now)
@@ -324,9 +318,8 @@ class Log:
 
     def _write(self, group: list[Entry], now: float) -> list[Entry]:  # noqa: C901, PLR0912 - one loop for all modes: hot
         """Write and sync at most once each. Return the lazy records to write again when the disk failed."""
-        salt, synced, number, mode = self._salt, self.synced, self.number, self.options.durability
+        salt, synced, number, mode = self._salt, self.synced, self.number, self._mode
         offset, lazy_bytes, other_bytes, told_bytes = self.offset, 0, 0, 0
-        is_early = mode == "default" and not self._waits_for_sync
         pieces: list[bytes] = []
         early: list[Answer] = []
         late: list[Answer] = []
@@ -338,7 +331,7 @@ class Log:
             pieces.append(frame(salt, synced, lsn, kind, payload))
             pieces.append(payload)
             offset += RECORD_HEADER_BYTES
-            if flags & LAZY and is_early:
+            if flags & LAZY and mode == "default":
                 lazy.append((entry, offset))
                 if not flags & ANSWERED:  # those stay on the account of the segment that their callers know
                     lazy_bytes += size
@@ -346,8 +339,7 @@ class Log:
                     early.append((done, None, number, offset))
             else:
                 other_bytes += size
-                if flags & ANSWERED:
-                    told_bytes += size
+                told_bytes += size if flags & ANSWERED else 0
                 waiting.append(entry)
                 if done is not None:
                     late.append((done, None, number, offset))
@@ -378,11 +370,14 @@ class Log:
                 return self._abandon(error, "sync", waiting)
         elif mode != "none":
             self._note_sync()
-        self.released_bytes += other_bytes
-        self.written[number] = self.written.get(number, 0) + other_bytes - told_bytes
+        self._account(other_bytes, told_bytes)
         if late:
             self._answer(late)
         return []
+
+    def _account(self, size: int, told: int) -> None:
+        self.released_bytes += size
+        self.written[self.number] = self.written.get(self.number, 0) + size - told
 
     def _fdatasync(self) -> None:
         self._stamp = self.files.run(self._fd, self._check_in_place, self._fd, True)
@@ -409,8 +404,9 @@ class Log:
             self.unwatched.fdatasync(fd)
         return stamp_in_place(self.unwatched, fd, folder, path, known)
 
-    def _sync_is_due(self, now: float) -> bool:
-        return self._lazy_since is not None and now >= self._lazy_since + 0.8 * self.options.lazy_sync_s
+    def _sync_is_due(self, now: float, share: float = 0.8) -> bool:
+        """Return whether this share of the time has passed after which a power cut may undo no lazy record."""
+        return self._lazy_since is not None and now >= self._lazy_since + share * self.options.lazy_sync_s
 
     def _sync(self) -> bool:
         """Sync. Return False when the disk failed; the lazy records are in `_redo` then."""
@@ -745,7 +741,7 @@ class Log:
             self._enter_full(f"{doing} failed")
         answered = self._redo + [self._answered(entry, number, offset) for entry, offset in self._unsynced]
         self._redo, self._unsynced, self._lazy_since = answered, [], None
-        self._waits_for_sync = True
+        self._mode = "strict" if answered else self._mode
         self._close_segment(end, sync=False)
         lazy = [entry for entry in group if entry[5] & LAZY]
         sends = [entry for entry in group if not entry[5] & LAZY]
