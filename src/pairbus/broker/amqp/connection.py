@@ -113,8 +113,7 @@ class AmqpConnection(asyncio.Protocol):
         self._unauthenticated_since = host.clock()
         self._unauthenticated_links = 0
         self._unauthenticated_sessions = 0
-        #: What the key permits that SASL PLAIN named.
-        self._login: list[Claims] = []
+        self._login: list[Claims] = []  # what the key permits that SASL PLAIN named
         self._is_secure = False
         self._largest_read = 0
         self._flush_due = False
