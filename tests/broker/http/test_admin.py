@@ -16,6 +16,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus import sas
 from pairbus.broker.http import atom
 from pairbus.broker.http.admin import AdminApi
+from pairbus.broker.http.resources import Queues
 from pairbus.broker.http.server import HttpProtocol, Request
 from pairbus.broker.model.bounds import InvalidDescription
 from pairbus.broker.model.description import (
@@ -295,6 +296,15 @@ async def test_paging(call, namespace):
     assert headers["content-type"] == "application/atom+xml;type=feed;charset=utf-8"
     for last in ("$skip=3&$top=2", "$skip=5", "$skip=99&$top=1", "$top=0", ""):
         assert 'rel="next"' not in (await call("GET", f"/$Resources/queues?{last}"))[1]
+
+
+async def test_a_page_looks_once_for_what_there_is(call, namespace, monkeypatch):
+    for number in range(5):
+        await call("PUT", f"/q{number}")
+    looked = []
+    monkeypatch.setattr(Queues, "all", lambda self, path: looked.append(path) or namespace.queues)
+    _, body, _ = await call("GET", "/$Resources/queues?$skip=0&$top=5")
+    assert body.count("<entry") == 5 and len(looked) == 1
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import ipaddress
 import json
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -277,7 +277,7 @@ class AdminApi:
         top = min(call.whole("$top", PAGE_MAX), PAGE_MAX)
         found = resources.all(path)
         names = sorted(found)
-        entries = await self._in_slices(self._entries(call, resources, path, names[skip : skip + top]))
+        entries = await self._in_slices(self._entries(call, resources, path, found, names[skip : skip + top]))
         next_url = None
         if top and skip + top < len(names):
             version = f"&api-version={quote(call.version)}" if "api-version" in call.query else ""
@@ -287,14 +287,13 @@ class AdminApi:
         return Response(200, {"content-type": atom.FEED_TYPE}, feed.encode())
 
     def _entries(
-        self, call: _Call, resources: ResourceKind, path: ResourcePath, names: Sequence[str]
+        self, call: _Call, resources: ResourceKind, path: ResourcePath, found: Mapping[str, Any], names: Sequence[str]
     ) -> Generator[None, None, list[str]]:
         """Return the entries of those that are still there when it is their turn."""
         entries: list[str] = []
         for name in names:
-            found = resources.all(path).get(name)
-            if found is not None:
-                entries.append(self._entry(call, resources, path, found))
+            if name in found:
+                entries.append(self._entry(call, resources, path, found[name]))
             yield
         return entries
 
