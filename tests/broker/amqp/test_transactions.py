@@ -426,7 +426,7 @@ def ask(handle: int, delivery_id: int, request: Declare | Discharge) -> bytes:
 
 
 async def test_a_transaction_is_declared_before_the_first_token(broker: Broker, client: WireClient, sdk: Sdk) -> None:
-    """The order of azure-messaging-servicebus (Java) and Azure.Messaging.ServiceBus (.NET)."""
+    """The order of azure-messaging-servicebus (Java) and Microsoft.Azure.ServiceBus (.NET)."""
     queue = await sdk.queue()
     served = broker.namespaces["contoso"]
     target = Target(served.connection_string, str(served.ca_file))
