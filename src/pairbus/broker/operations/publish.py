@@ -80,6 +80,7 @@ class PublishOperations(SettlementOperations):
                 work = record.add_sent(content, payload, now, numbered)
                 if work is not None:
                     yield from work
+                record.join()
                 staged.hold(record.length - held)
                 held = record.length
                 yield

@@ -54,6 +54,7 @@ class PublishRecord:
         "_changed_bytes",
         "_deleting",
         "_is_of_due",
+        "_joined",
         "_new_token",
         "_parts",
         "_rules",
@@ -79,6 +80,7 @@ class PublishRecord:
         self._changed_bytes = 0
         self.publications: list[StoredPublication] = []
         self._parts = [b""]  # the head, once the count is known
+        self._joined = 1
         self.length = records.BATCH_HEAD_BYTES
         #: How many copies there are.
         self.copies = 0
@@ -100,6 +102,11 @@ class PublishRecord:
 
     def _count_deleting(self) -> int:
         return sum(subscription.deleting for subscription in self._rules.keys)
+
+    def join(self) -> None:
+        """Make one part of those that were added since the last time: a record of very many takes long to write."""
+        self._parts[self._joined :] = [b"".join(self._parts[self._joined :])]
+        self._joined += 1
 
     def all_parts(self) -> list[bytes]:
         """Return the parts of the record, its head first; none if nothing was added."""
