@@ -61,13 +61,13 @@ class FakeGuardedSender:
             await called(answer)
         self.max_message_size = self.max_batch_size = 262144
 
-    async def open(self, timeout_s: float, goes_on_s: float = 0.0) -> None:
+    async def open(self, timeout_s: float, goes_on_s: float = 0.0, ends_at: Any = None) -> None:
         await self._answer("open", None, timeout_s)
 
     def begin_opening(self, within_s: float) -> None:
         self.begun.append(within_s)
 
-    async def send(self, message: Any, timeout_s: float, terms: Any = None) -> float:
+    async def send(self, message: Any, timeout_s: float, terms: Any = None, ends_at: Any = None) -> float:
         await self._answer("send", message, timeout_s)
         return self.took_s.pop(0) if terms is not None and self.took_s else 0.0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from typing import Any
 
 import pytest
 from azure.servicebus.exceptions import ServiceBusError
@@ -60,6 +61,25 @@ async def test_p13_where_both_namespaces_only_refused_the_error_says_that_nothin
         for _ in range(2):
             error = await pair.refuse(queue, world.message(), error=BacklogUnavailableError, match="Nothing was sent")
             assert error.outcome_unknown_ids == ()  # type: ignore[attr-defined]
+
+
+@in_both_apis(each={"the SDK's own": ({}, 11.2), "interactive": ({"profile": "interactive"}, 1.0)})
+async def test_p13_where_both_refuse_a_send_tries_as_long_as_the_sdk_would(
+    world: World, queue: str, options: dict[str, Any], ends_s: float
+) -> None:
+    """With ten backlog queues; every send, not the first alone."""
+    async with (
+        world.pair(send_timeout=60, backlog_queue_count=10, backlog_retry_interval=30, **options) as pair,
+        world.fault("unreachable"),
+        world.fault("unreachable", namespace=world.secondary.name),
+    ):
+        for _ in range(2):
+            outcome = await pair.send(queue, world.message())
+            assert isinstance(outcome.error, BacklogUnavailableError)
+            assert outcome.elapsed_s < ends_s + GRACE_S
+            assert "Nothing was sent" in str(outcome.error)
+    tally = await world.nothing_lost()
+    assert (tally.home, tally.waiting) == ((), ())
 
 
 @in_both_apis()

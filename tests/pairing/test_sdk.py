@@ -13,6 +13,7 @@ from pairbus.broker.server import NamespaceServer
 from pairbus.credentials import SharedKey, SharedSignature
 from pairbus.pairing import sdk
 from pairbus.pairing.errors import NotTriedError, PairingError
+from pairbus.pairing.routing.budget import Retries
 from pairbus.syphon.endpoint import Endpoint
 
 BOTH = [ServiceBusClient, aio.ServiceBusClient]
@@ -180,3 +181,13 @@ def test_a_ca_file_that_is_not_there_is_told_from_a_lost_connection() -> None:
     with pytest.raises(FileNotFoundError) as caught:
         sdk.tls_context("nowhere.pem")
     assert caught.value.filename == {"ca_certs": "nowhere.pem"}, "which is how the SDK knows it"
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_p13_the_retries_of_a_client_are_those_that_its_user_configured(kind: Any) -> None:
+    text = f"Endpoint=sb://contoso.servicebus.windows.net/;{KEY}"
+    assert sdk.retries_of(kind.from_connection_string(text)) == Retries(3, 0.8, 120, False)
+    client = kind.from_connection_string(
+        text, retry_total=7, retry_backoff_factor=0.5, retry_backoff_max=2, retry_mode="fixed"
+    )
+    assert sdk.retries_of(client) == Retries(7, 0.5, 2, True)

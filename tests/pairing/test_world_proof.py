@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from pairbus.pairing.options import Settings
+from pairbus.pairing.routing.budget import Retries
 from pairbus.pairing.routing.busy_pause import BusyPause
 from pairbus.pairing.routing.coordinator import Coordinator
 from pairbus.pairing.routing.dispatch import Dispatch
@@ -58,13 +59,21 @@ class Life(RuleBasedStateMachine):
         weather=st.sampled_from(Weather),
         warm=st.sampled_from([None, 0, 1]),
         draw=st.sampled_from([0.0, 0.5]),
+        retries=st.sampled_from([Retries(), Retries(2, 2.5, is_fixed=True), Retries(3)]),
     )
     def begins(
-        self, options: dict[str, Any], queues: int, prompt: bool, weather: Weather, warm: int | None, draw: float
+        self,
+        options: dict[str, Any],
+        queues: int,
+        prompt: bool,
+        weather: Weather,
+        warm: int | None,
+        draw: float,
+        retries: Retries,
     ) -> None:
         if options["probe"] == "trial":  # the world's trials are slow, and a brownout would never end
             options["brownout"] = None
-        self.world = World(Settings(**options), range(queues), prompt=prompt, draw=draw)
+        self.world = World(Settings(**options), range(queues), prompt=prompt, draw=draw, retries=retries)
         self.world.weather["a"] = weather
         self.world.warm = warm
 

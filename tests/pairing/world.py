@@ -24,7 +24,8 @@ from azure.servicebus.exceptions import (
 from pairbus.pairing.errors import NotTriedError, PinnedEntityError
 from pairbus.pairing.events import OpenLinks, SendPing
 from pairbus.pairing.options import Settings
-from pairbus.pairing.routing.coordinator import Coordinator
+from pairbus.pairing.routing.budget import Retries
+from pairbus.pairing.routing.coordinator import NO_RETRIES, Coordinator
 from pairbus.pairing.routing.dispatch import Dispatch, Failed, Sent, TryBacklog, Wait
 from pairbus.pairing.routing.patience import ANSWERS_MIN
 from pairbus.pairing.routing.pins import parse
@@ -39,6 +40,8 @@ PING_TIMEOUT_S = 20.0
 
 DOWN = ServiceBusConnectionError(message="refused")
 LATE = OperationTimeoutError(message="no answer")
+UNPLUGGED = ServiceBusConnectionError(message="refused by the host")
+UNPLUGGED.__cause__ = ConnectionRefusedError()
 BUSY = ServiceBusServerBusyError(message="busy")
 GONE = MessagingEntityNotFoundError(message="no such entity")
 LARGE = MessageSizeExceededError(message="too large")
@@ -47,7 +50,8 @@ NOT_TRIED = NotTriedError("others were first")
 
 class Weather(enum.Enum):
     FAIR = "confirms"
-    DOWN = "refuses the connection"
+    DOWN = "resets the connection"
+    UNPLUGGED = "refuses the connection"
     SILENT = "takes nothing and says nothing"
     SWALLOWING = "stores and says nothing"
     BUSY = "is throttled"
@@ -57,6 +61,7 @@ class Weather(enum.Enum):
 ANSWERS: dict[Weather, Exception | None] = {
     Weather.FAIR: None,
     Weather.DOWN: DOWN,
+    Weather.UNPLUGGED: UNPLUGGED,
     Weather.BUSY: BUSY,
     Weather.GONE: GONE,
 }
@@ -87,7 +92,15 @@ class Attempt:
 
 
 class World:
-    def __init__(self, settings: Settings, queues: Sequence[int], *, prompt: bool, draw: float = 0.0) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        queues: Sequence[int],
+        *,
+        prompt: bool,
+        draw: float = 0.0,
+        retries: Retries = NO_RETRIES,
+    ) -> None:
         self.settings = settings
         self.prompt = prompt
         self.now = 1000.0
@@ -103,14 +116,16 @@ class World:
             queues,
             choose=lambda usable: usable[self.dice % len(usable)] if usable else 1 // 0,
             draw=lambda: draw,
+            retries=retries,
         )
+        waits = [retries.wait_s(done) for done in range(retries.total)]
         self.weather: dict[str | int, Weather] = {}
         self.stores: dict[str | int, list[Message]] = {place: [] for place in (*ENTITIES, 0, 1, 2)}
         self.count = 0
         self.open: list[Message] = []
         self.pings: list[Attempt] = []
         self.held: set[str] = set()
-        self.history.paired("began", settings, queues, prompt, draw)
+        self.history.paired("began", settings, queues, prompt, draw, waits)
         for entity in ENTITIES:
             self.coordinator.know(entity)
             for _ in range(ANSWERS_MIN):  # so many answers adaptive patience must know; here it comes to 3 s

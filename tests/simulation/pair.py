@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -47,11 +48,13 @@ from pairbus.journal import JournalError, Options
 from pairbus.pairing.backlog.aliases import divert_encoded
 from pairbus.pairing.errors import note_nothing_sent
 from pairbus.pairing.events import OpenLinks, SendPing
+from pairbus.pairing.guarded_sender import last_word
 from pairbus.pairing.options import Settings
 from pairbus.pairing.routing.coordinator import Coordinator
 from pairbus.pairing.routing.dispatch import Dispatch, Failed, Sent, TryBacklog, TryPrimary, Wait
+from pairbus.pairing.routing.patience import PrimaryTerms
 from pairbus.pairing.routing.pins import parse
-from pairbus.pairing.routing.verdicts import is_reach
+from pairbus.pairing.routing.verdicts import is_answer, is_reach
 from pairbus.syphon.core.arrival import message_id_of
 from pairbus.syphon.core.transfer import Command, Complete, PendingTransfer, Send
 from pairbus.syphon.core.transfer_state import TransferState
@@ -120,7 +123,10 @@ def as_sdk_error(error: WireError) -> BaseException:
             return found
     if isinstance(error, Refused):
         return ServiceBusError(str(error), condition=error.condition)
-    return ServiceBusConnectionError(message=str(error))
+    lost = ServiceBusConnectionError(message=str(error))
+    if "Connection refused" in str(error):
+        lost.__cause__ = ConnectionRefusedError(str(error))
+    return lost
 
 
 def payload_of(id: str) -> bytes:
@@ -156,15 +162,22 @@ class PairedClient:
             while_throttled=world.while_throttled,
         )
         self.coordinator = Coordinator(
-            settings, (0, 1), choose=random.Random(f"{world.seed} rotation").choice, draw=lambda: world.draw
+            settings,
+            (0, 1),
+            choose=random.Random(f"{world.seed} rotation").choice,
+            draw=lambda: world.draw,
+            retries=world.retries,
         )
-        self._write("began", settings, (0, 1), True, world.draw)
+        self._waits = [world.retries.wait_s(done) or 0.0 for done in range(world.retries.total)]
+        self._write("began", settings, (0, 1), True, world.draw, self._waits)
         self._senders: dict[tuple[str, str], Sender] = {}
         self._clients: dict[str, WireClient] = {}
         self._tick: asyncio.TimerHandle | None = None
         self._ticked_at, self._ticks = 0.0, 0
         self._numbers = 0
         self._given_up = dict(world.given_up)
+        #: What a broker answered to an attempt that is tried again, by message.
+        self._answers: dict[str, ServiceBusError] = {}
         self.is_done = False
 
     async def work(self) -> None:
@@ -266,10 +279,11 @@ class PairedClient:
             left = limit - (self._loop.now - began)
             if terms is not None and is_open:
                 left = min(step.timeout_s, terms.silence_s)
-            await sender.send(payload if is_primary else divert_encoded(payload, entity), timeout=max(0.001, left))
+            payload = payload if is_primary else divert_encoded(payload, entity)
+            await self._try(sender, payload, left, id, self._waits if is_primary else (), terms)
         except WireError as error:
             self._run.note(f"{id}: {host}: {error}")
-            failure = as_sdk_error(error)
+            failure = last_word(as_sdk_error(error), self._answers.pop(id, None))
             if is_primary and not is_open and not has_link:
                 note_nothing_sent(failure)
             self._write("answered", id, failure, self._loop.now, error.outcome_unknown)
@@ -286,6 +300,27 @@ class PairedClient:
             is_confirmed = True
         self._pump()
         return is_confirmed
+
+    async def _try(
+        self, sender: Sender, payload: bytes, left_s: float, id: str, waits: Sequence[float], terms: PrimaryTerms | None
+    ) -> None:
+        """Send as the SDK does: after an answer it waits, and tries again while there is time."""
+        deadline = self._loop.now + left_s
+        for wait_s in (*waits, math.inf):
+            try:
+                await sender.send(payload, timeout=max(0.001, deadline - self._loop.now))
+                self._answers.pop(id, None)
+                return
+            except WireError as error:
+                failure = as_sdk_error(error)
+                is_over = self._loop.now + wait_s >= deadline or isinstance(error, Busy) or not is_answer(failure)
+                if is_over or (terms is not None and terms.ends_at is not None and terms.ends_at(failure)):
+                    raise
+                assert isinstance(failure, ServiceBusError)
+                self._run.note(f"{id}: {failure}, and is tried again")
+                self._write("heard", id, failure)
+                self._answers[id] = failure
+            await asyncio.sleep(wait_s)
 
     def _over_warm_link(self, dispatch: Dispatch, id: str, step: TryBacklog) -> TryBacklog:
         """Aim a message whose own link is not open at the queue whose link is, and open its own for the next one."""

@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pairbus.pairing.routing.budget import Retries
+from pairbus.pairing.routing.coordinator import NO_RETRIES
 from pairbus.pairing.routing.patience import Brownout
 
 from .network import Doom
@@ -61,6 +63,7 @@ class PairWorld:
     warm: int | None = None  # the backlog queue to which a link stands ready
     given_up: tuple[tuple[str, float], ...] = ()  # calls, by message, whose caller waits only so long
     while_throttled: str = "wait"
+    retries: Retries = NO_RETRIES  # those of the SDK, which are tried after an answer, and where both brokers refuse
 
     def describe(self) -> list[str]:
         fleet = [f"a fleet: draws {self.draw:g}, return ramp {self.return_ramp:g} s"] if self.draw else []
@@ -70,6 +73,7 @@ class PairWorld:
             f"while throttled: {self.while_throttled}, segments of {self.segment_bytes} bytes",
             *fleet,
             *([f"in haste: {self.patience}, {self.brownout}, link to {self.warm}"] if self.is_hasty else []),
+            *([f"it tries again: {self.retries}"] if self.retries.total else []),
             *(f"{id} is given up after {after_s:g} s" for id, after_s in self.given_up),
             *(f"control file: {change}" for change in self.controls),
             *(f"paired client: {send}" for send in self.sends),
@@ -137,6 +141,7 @@ def draw_pair(seed: int) -> PairWorld:
     haste = _draw_haste(seed)
     if haste[0] == "adaptive":  # first it has to learn
         sends = (*_draw_lessons(seed), *sends)
+    retries, refusals = _draw_refusals(seed)
     return PairWorld(
         seed,
         rng.choice((0.0, 1.0, 5.0)),
@@ -145,11 +150,12 @@ def draw_pair(seed: int) -> PairWorld:
         rng.choice(("raise", "divert")),
         rng.choice((4096, 262144)),
         sends,
-        tuple(sorted((*troubles, *throttles), key=lambda each: each[1].at)),
+        tuple(sorted((*troubles, *throttles, *refusals), key=lambda each: each[1].at)),
         tuple(dooms),
         *_draw_fleet(seed),
         *haste,
         while_throttled,
+        retries,
     )
 
 
@@ -176,6 +182,17 @@ def _draw_throttling(seed: int) -> tuple[str, tuple[tuple[str, Trouble], ...]]:
     times = rng.sample((0.0, 1.0, 3.0, 9.0, 15.0), rng.choice((1, 1, 2)))
     throttles = tuple((PRIMARY, Trouble(at, "throttle", rng.choice((0.5, 4.0, 12.0)))) for at in times)
     return rng.choice(("wait", "divert", "divert")), throttles
+
+
+def _draw_refusals(seed: int) -> tuple[Retries, tuple[tuple[str, Trouble], ...]]:
+    """Return how often the client of some worlds tries again, and when both brokers are away; by dice of its own."""
+    rng = random.Random(f"{seed} refusals")
+    if rng.random() < 0.6:
+        return NO_RETRIES, ()
+    retries = rng.choice((Retries(1, 0.4), Retries(2, 0.4), Retries(2, 1.0, is_fixed=True)))
+    at, seconds = rng.choice((0.0, 0.3, 2.0, 6.0)), rng.choice((0.5, 2.0, 6.0))
+    both = tuple((which, Trouble(at, "kill", seconds)) for which in (PRIMARY, SECONDARY))
+    return retries, both if rng.random() < 0.6 else ()
 
 
 def _draw_fleet(seed: int) -> tuple[float, float, tuple[ControlChange, ...]]:

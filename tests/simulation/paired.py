@@ -9,6 +9,8 @@ Whoever runs a client writes down in a `History` (`paired`) what it was told and
   nothing else moves (P23). Events tell all of it (P23).
 - A call goes to the primary, to the backlog queue that its sender keeps (P12), to an ejected queue as its only trial
   (P13), to the primary once more, or fails with the error that is due; each attempt gets its share of the time (P19).
+- Where both sides say no there is another round, after each of the SDK's waits; a host that refuses is asked at one
+  queue (P13). What a broker has said to a call wins over the silence after it (P18).
 - After server busy an entity pauses for ten seconds, in which its messages wait or go to the backlog (P24); too many
   slow sends count as a failure, slow pings for none.
 - The primary's silence is waited for as long as the patience says (P19), over any number of calls that are given up
@@ -119,7 +121,17 @@ class Call:
     leaving: bool = False
     is_throttled: bool = False  # it left because of a busy pause, and for nothing else
     due_error: BaseException | type[BaseException] | None = None
-    tried: set[int] = field(default_factory=set)
+    tried: list[int] = field(default_factory=list)
+    #: In this round: whether each queue that was asked said no, one of them for its host, and when.
+    is_refused: bool | None = None
+    is_host_refused: bool = False
+    refused_at: float = 0.0
+    #: How many rounds are over, and when the next one may begin.
+    rounds: int = 0
+    resumes_at: float = 0.0
+    #: What a broker said last to an attempt that the SDK repeats, or before a busy pause.
+    heard: BaseException | None = None
+    busy: BaseException | None = None
     was_trial: bool = False
     was_once_more: bool = False
     kept_s: float | None = None  # what its backlog queues leave for the primary
@@ -151,6 +163,8 @@ class Paired:
         self._owed_links: set[str] = set()  # of entities that have come back
         self._out: dict[int, float] = {}  # queues that are ejected, until
         self._trying: set[int] = set()
+        self._refused: set[int] = set()  # ejected ones that said no
+        self._waits: tuple[float, ...] = ()
         self._terms: dict[int, int] = {}
         self._kept: dict[Any, tuple[int, int]] = {}
         # What syphons carry: by their name and the message's key in the backlog.
@@ -191,8 +205,17 @@ class Paired:
 
     # -- what a client is told
 
-    def began(self, settings: Settings, queues: Sequence[int], prompt: bool = True, draw: float = 0.0) -> None:
-        """`prompt`: its timers are exact. `draw`: the number that it draws whenever it may draw one."""
+    def began(
+        self,
+        settings: Settings,
+        queues: Sequence[int],
+        prompt: bool = True,
+        draw: float = 0.0,
+        waits: Sequence[float] = (),
+    ) -> None:
+        """`prompt`: its timers are exact. `draw`: the number that it draws whenever it may draw one. `waits`: those of
+        its SDK, before each retry."""
+        self._waits = tuple(waits)
         self.settings, self._queues, self._prompt, self._draw = settings, list(queues), prompt, draw
 
     def learned(self, name: str, took: Sequence[float]) -> None:
@@ -274,7 +297,8 @@ class Paired:
         is_spared = self._is_spared() and not is_once_more
         self._judge_opening(step, is_spared, is_trial)
         ends_early = step.terms is not None and step.terms.ends_at is not None
-        demand(ends_early == (is_spared or (is_trial and bool(self._queues))), "P19: what ends the attempt")
+        is_wanted = is_spared or is_once_more or (is_trial and bool(self._queues))
+        demand(ends_early == is_wanted, "P19: what ends the attempt")
         silence_s = math.inf if step.terms is None else step.terms.silence_s
         wanted = self.settings.primary_patience
         if wanted == "adaptive" and is_spared and not is_trial:
@@ -315,9 +339,14 @@ class Paired:
             raise Broken("P19: nothing is on its way to the backlog")
         demand(not attempt.is_trial, "P13: the trial of an ejected queue goes to that queue")
         demand(
-            queue in set(self._queues) - set(self._out) - call.tried, "P13: the ready link's queue is out, or failed"
+            queue in set(self._queues) - set(self._out) - set(call.tried),
+            "P13: the ready link's queue is out, or failed",
         )
         attempt.queue, attempt.term = queue, self._terms.get(queue, 0)
+
+    def heard(self, id: Any, error: BaseException) -> None:
+        """A broker answered an attempt, which goes on with a retry of the SDK's."""
+        self._calls[id].heard = error
 
     def answered(
         self, id: Any, error: BaseException | None, now: float, is_unknown: bool = False, took_s: float | None = None
@@ -328,6 +357,9 @@ class Paired:
         call.at = None
         if attempt is None:
             raise Broken("an answer, and no attempt is under way")
+        heard, call.heard = call.heard, None
+        if error is not None and heard is not None:
+            demand(kind_of(error) != "late", f"P18: a broker said {heard!r}, and it passes for silence")
         if error is None:
             call.confirmed = True
         else:
@@ -371,6 +403,8 @@ class Paired:
         entity = self._entity(call.entity)
         if error is None or kind_of(error) in ("busy", "gone", "large"):
             entity.asked = None
+        if attempt.is_once_more:
+            took_s = None
         if error is None:
             self._heard = now
         if error is None and took_s is not None:
@@ -393,13 +427,18 @@ class Paired:
             says_nothing = kind in ("large", "not tried")
             entity.end_probe(now, "refused" if kind == "gone" else "nothing" if says_nothing else "unanswered")
         too_long = kind == "busy" and self._busy(call.entity, now, sending=True) and not attempt.is_trial
-        if not attempt.is_trial and (too_long or kind in ("down", "late")):
+        is_answered = kind == "late" and call.busy is not None  # the broker has said that it is busy (P18)
+        if kind == "busy":
+            call.busy = error
+        if not attempt.is_trial and not is_answered and (too_long or kind in ("down", "late")):
             self._primary_failed(entity, attempt, kind, now, error)
         is_stale = attempt.returns != entity.returns and entity.pin is None
         if kind == "large" or (kind == "gone" and not (attempt.is_trial and entity.left)):
             call.due_error = error
         elif entity.left:
             pass
+        elif is_answered:
+            call.due_error = call.busy
         elif kind == "busy":
             call.leaving = too_long and self._is_spared()
             self._leave_throttled(call)
@@ -447,14 +486,35 @@ class Paired:
         call.was_once_more = call.leaving = True
         if kind == "large":
             call.due_error = error
-        elif not set(self._queues) - call.tried:
+        elif not self._last_queues(call):
+            self._end_round(call)
+
+    def _last_queues(self, call: Call) -> set[int]:
+        """Queues, ejected or not, that this message was not at, unless their host refuses."""
+        return set() if call.is_host_refused else set(self._queues) - set(call.tried)
+
+    def _end_round(self, call: Call) -> None:
+        """Another round is due, where the backlog said no and the SDK's wait leaves time for it (P13); or the error."""
+        wait_s = self._waits[call.rounds] if call.is_refused and call.rounds < len(self._waits) else math.inf
+        if call.ends - (call.refused_at + wait_s) < LEAST_S:
             call.due_error = BacklogUnavailableError
+            return
+        call.rounds += 1
+        call.resumes_at = call.refused_at + wait_s
+        call.was_once_more = call.is_host_refused = False
+        call.is_refused = call.kept_s = None
+        del call.tried[:1]
 
     def _backlog_answered(
         self, call: Call, attempt: Attempt, queue: int, error: BaseException | None, now: float
     ) -> None:
-        call.tried.add(queue)
+        call.tried.append(queue)
         kind = None if error is None else kind_of(error)
+        if error is not None:
+            is_no = kind not in ("late", "not tried")
+            call.is_refused = is_no and call.is_refused is not False
+            call.is_host_refused = is_no and isinstance(error.__cause__, ConnectionRefusedError)
+            call.refused_at = now
         is_stale = attempt.term != self._terms.get(queue, 0)
         is_impatient = kind == "late" and attempt.granted_s < min(1.0, self.settings.send_timeout / 8)
         if kind == "large":
@@ -463,19 +523,27 @@ class Paired:
             self._trying.discard(queue)
             if error is None:
                 del self._out[queue]
+                self._refused.discard(queue)
                 self._terms[queue] = self._terms.get(queue, 0) + 1
             else:
                 self._out[queue] = now + self.settings.backlog_retry_interval
-        elif kind in ("down", "late", "busy", "gone") and not (is_impatient or is_stale):
-            self._out.setdefault(queue, now + self.settings.backlog_retry_interval)
+                if kind in ("down", "late", "busy", "gone") and not is_impatient:
+                    (self._refused.discard if kind == "late" else self._refused.add)(queue)
+        elif kind in ("down", "late", "busy", "gone") and not (is_impatient or is_stale) and queue not in self._out:
+            self._out[queue] = now + self.settings.backlog_retry_interval
+            (self._refused.discard if kind == "late" else self._refused.add)(queue)
 
     # -- the steps that a call may take
 
     def _usable(self, call: Call, now: float) -> tuple[set[int], set[int]]:
         """Queues in the rotation, and ejected ones that a trial may try, that this message has not been at."""
-        usable = set(self._queues) - set(self._out) - call.tried
-        due = {queue for queue, at in self._out.items() if now >= at} - self._trying - call.tried
+        usable = set(self._queues) - set(self._out) - set(call.tried)
+        due = {queue for queue, at in self._out.items() if now >= at} - self._trying - set(call.tried)
         return usable, due
+
+    def _refused_before(self, call: Call) -> set[int]:
+        """Where nothing else is left: ejected queues that said no, for a message that was nowhere yet (P13)."""
+        return set() if call.tried else self._refused - self._trying
 
     def _picked(self, call: Call, entity: Entity, queue: int, now: float) -> bool:
         """Take note of the pick; return whether it is the one trial of an ejected queue (P13)."""
@@ -487,6 +555,10 @@ class Paired:
         usable, due = self._usable(call, now)
         if due and (not call.was_trial or not usable):
             demand(queue in due, f"P13: it passes by {due}, which wait for their trial")
+            self._trying.add(queue)
+            call.was_trial = True
+            return True
+        if not usable and queue in self._refused_before(call):
             self._trying.add(queue)
             call.was_trial = True
             return True
@@ -527,6 +599,9 @@ class Paired:
             if entity.refused and self.settings.when_unreachable == "raise":
                 _demand_failed(step, EntityUnreachableError)
                 return False
+        if now < call.resumes_at:
+            _demand_wait(step, call.resumes_at)
+            return False
         if call.was_once_more:
             self._compare_last_queue(call, remaining, step)
             return False
@@ -535,10 +610,11 @@ class Paired:
             kept_s = min(call.granted_s / 8, remaining / 2)
             kept_s = kept_s if remaining - kept_s >= LEAST_S else 0.0
         usable, due = self._usable(call, now)
-        if remaining - kept_s < LEAST_S or not usable | due:
+        refused = set() if usable | due else self._refused_before(call)
+        if call.is_host_refused or remaining - kept_s < LEAST_S or not usable | due | refused:
             return self._compare_once_more(call, entity, now, step)
         call.kept_s = kept_s
-        self._demand_backlog(step, remaining - kept_s, usable | due)
+        self._demand_backlog(step, remaining - kept_s, usable | due | refused, is_last=bool(refused))
         return False
 
     def _compare_primary(self, call: Call, entity: Entity, now: float, step: Step) -> None:
@@ -555,7 +631,9 @@ class Paired:
         """The primary, whatever its state (P13), but for a halt."""
         remaining = call.ends - now
         if entity.halted_until <= now:
-            share = remaining / 2 if set(self._queues) - call.tried else remaining
+            rounds_left = len(self._waits) - call.rounds if call.is_refused else 0
+            halves = 1 + min(rounds_left, 3) if rounds_left else bool(self._last_queues(call))
+            share = remaining / 2**halves
             self._demand_primary(step, share, "P13, once more")
             return True
         if entity.halted_until < call.ends:
@@ -566,22 +644,25 @@ class Paired:
 
     def _compare_last_queue(self, call: Call, remaining: float, step: Step) -> None:
         """After that, the queues that it was not at, ejected or not."""
-        left = set(self._queues) - call.tried
-        if left:
+        if left := self._last_queues(call):
             self._demand_backlog(step, remaining, left)
-        else:
+            return
+        self._end_round(call)
+        if call.due_error is not None:
             _demand_failed(step, BacklogUnavailableError)
+        else:
+            _demand_wait(step, call.resumes_at)
 
     def _demand_primary(self, step: Step, share: float, why: str) -> None:
         if not isinstance(step, TryPrimary):
             raise Broken(f"{why}: it does not go to the primary")
         demand(is_close(step.timeout_s, share), f"P19: the primary's share is {share:.3f} s")
 
-    def _demand_backlog(self, step: Step, left: float, queues: set[int]) -> None:
+    def _demand_backlog(self, step: Step, left: float, queues: set[int], is_last: bool = False) -> None:
         if not isinstance(step, TryBacklog):
             raise Broken("P13, P16: it does not go to the backlog")
         demand(step.queue in queues, f"P13: queues that may take it: {queues}")
-        share = left / 2 if queues - {step.queue} else left
+        share = left / 2 if queues - {step.queue} and not is_last else left
         demand(is_close(step.timeout_s, share), f"P13, P19: the share of queue {step.queue} is {share:.3f} s")
 
     # -- pings, time, events

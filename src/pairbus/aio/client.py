@@ -25,7 +25,7 @@ from pairbus.aio.health_monitor import HealthMonitor
 from pairbus.aio.receiver import PairedReceiver
 from pairbus.aio.sender import PairedSender, SenderContext, close_senders, dropped_links
 from pairbus.aio.warm_link import OPENINGS_AT_ONCE_MAX, WarmLink
-from pairbus.pairing import pair_validation
+from pairbus.pairing import pair_validation, sdk
 from pairbus.pairing.backlog import backlog_queues
 from pairbus.pairing.backlog.provision import Provision, is_unavailable
 from pairbus.pairing.clients import claimed, make_client, namespace_of, validated_options
@@ -329,7 +329,7 @@ class Pairing:
         if settings.ledger is not None:
             watchers.append(LedgerObserver(settings.ledger, self.primary_name, self.secondary_name))
         self.monitor = HealthMonitor(
-            Coordinator(settings, choose=random.choice, draw=random.random),
+            Coordinator(settings, choose=random.choice, draw=random.random, retries=sdk.retries_of(client)),
             self._open_pinger,
             ping_timeout_s=ping_timeout_s(settings.ping_primary_interval, settings.send_timeout),
             observers=tuple(watchers),

@@ -56,6 +56,7 @@ from pairbus.pairing.guarded_sender import (
     too_late,
 )
 from pairbus.pairing.routing.patience import PrimaryTerms
+from pairbus.pairing.routing.verdicts import is_definite
 
 T = TypeVar("T")
 
@@ -78,10 +79,15 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
         self._lock = _Lock()
         self._process = os.getpid()
 
-    def send(self, message: Any, timeout_s: float, terms: PrimaryTerms | None = None) -> Awaitable[float | None]:
-        """Sends within the time; with terms, returns how long that took on an open link, or None if one was opened."""
+    def send(
+        self, message: Any, timeout_s: float, terms: PrimaryTerms | None = None, ends_at: EndsAt | None = None
+    ) -> Awaitable[float | None]:
+        """Sends within the time; with terms, returns how long that took on an open link, or None if one was opened.
+        `ends_at`, or that of the terms, says which failures end the call, whatever retries the SDK has left."""
         # Not a coroutine of its own: each one is passed again whenever the answer is waited for.
-        return self._do(lambda sender, left_s: sender.send_messages(message, timeout=left_s), timeout_s, 0.0, terms)
+        return self._do(
+            lambda sender, left_s: sender.send_messages(message, timeout=left_s), timeout_s, 0.0, terms, ends_at
+        )
 
     async def schedule(self, messages: Any, schedule_time_utc: datetime.datetime, timeout_s: float) -> list[int]:
         return await self._do(
@@ -93,10 +99,12 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
             lambda sender, left_s: sender.cancel_scheduled_messages(sequence_numbers, timeout=left_s), timeout_s
         )
 
-    async def open(self, timeout_s: float, goes_on_s: float = 0.0) -> None:
+    async def open(self, timeout_s: float, goes_on_s: float = 0.0, ends_at: EndsAt | None = None) -> None:
         """Opens the link if it is not open, for whoever wants to know before the first send. What is not open in time
         goes on being opened for so long; meanwhile every call waits for it."""
-        await self._do(lambda sender, left_s: sdk.open_link(sender, left_s, goes_on_s), timeout_s, goes_on_s)
+        await self._do(
+            lambda sender, left_s: sdk.open_link(sender, left_s, goes_on_s), timeout_s, goes_on_s, ends_at=ends_at
+        )
 
     @property
     def awaits_link(self) -> bool:
@@ -108,10 +116,12 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
         return self._opening is not None and not self._opening.done()
 
     def begin_opening(self, within_s: float) -> None:
-        """Begin to open the link if nobody does, without waiting for it: the next call finds it open, or waits."""
+        """Begin to open the link if nobody does, without waiting for it: the next call finds it open, or waits. Nothing
+        is tried again, or that call would wait for the retry of a link that is refused."""
         if self._closed or self._opening is not None or self._lock.locked() or self.is_open:
             return
         guarded = self._guarded = self._guarded or _SdkSender(self._make())
+        guarded.ends_at, guarded.answer = is_definite, None
         deadline = asyncio.get_running_loop().time() + within_s
         self._begin(guarded, lambda sender, left_s: sdk.open_link(sender, left_s), deadline, None, GRACE_S)
 
@@ -146,7 +156,12 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
         _in_background(self.close())
 
     async def _do(
-        self, operation: _Operation[T], timeout_s: float, goes_on_s: float = 0.0, terms: PrimaryTerms | None = None
+        self,
+        operation: _Operation[T],
+        timeout_s: float,
+        goes_on_s: float = 0.0,
+        terms: PrimaryTerms | None = None,
+        ends_at: EndsAt | None = None,
     ) -> T:
         if os.getpid() != self._process:
             raise sdk.forked(self._entity)
@@ -169,10 +184,13 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
             if self._opening is not None and self._guarded is not None:
                 await self._await_opening(self._opening, self._guarded, deadline, terms)
                 now = loop.time()
+            if terms is not None:
+                ends_at = terms.ends_at
             lost: ServiceBusError | None = None
             answer: ServiceBusError | None = None
             guarded = self._guarded
             if guarded is not None and guarded.sender._running:
+                guarded.ends_at = ends_at
                 try:
                     if terms is None:
                         return await guarded.in_place(operation, loop, now, deadline)
@@ -189,7 +207,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
                 if lost is None and terms.has_left is not None and terms.has_left():
                     raise self._has_left()
                 deadline = min(deadline, loop.time() + terms.opening_s)
-            result = await self._by_errand(operation, deadline, lost, answer, timeout_s, goes_on_s, terms)
+            result = await self._by_errand(operation, deadline, lost, answer, timeout_s, goes_on_s, terms, ends_at)
             self._answered_at = loop.time()
             return result
         finally:
@@ -268,6 +286,14 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
             task.add_done_callback(_seen)
         return task
 
+    def _made(self, lost: ServiceBusError | None) -> _SdkSender:
+        guarded = self._guarded
+        if guarded is None:
+            if self._closed:  # under a call that found its link lost
+                raise lost or ValueError(CLOSED)
+            guarded = self._guarded = _SdkSender(self._make())
+        return guarded
+
     async def _by_errand(
         self,
         operation: _Operation[T],
@@ -277,17 +303,13 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
         timeout_s: float,
         goes_on_s: float,
         terms: PrimaryTerms | None,
+        ends_at: EndsAt | None,
     ) -> T:
         loop = asyncio.get_running_loop()
         if deadline <= loop.time():
             raise answer or lost or too_late()
-        guarded = self._guarded
-        if guarded is None:
-            if self._closed:  # under a call that found its link lost
-                raise lost or ValueError(CLOSED)
-            guarded = self._guarded = _SdkSender(self._make())
-        guarded.answer = answer
-        guarded.ends_at = None if terms is None else terms.ends_at
+        guarded = self._made(lost)
+        guarded.answer, guarded.ends_at = answer, ends_at
         if terms is not None:
             self._wanted_since = self._wanted_since or loop.time()
         task = self._begin(guarded, operation, deadline, lost, goes_on_s)
@@ -552,8 +574,8 @@ class _SdkSender(SdkSenderBase):
             error = sdk.judged(self.sender, exception)
         else:
             error = await self._handle(exception)
-            if isinstance(error, ServiceBusServerBusyError) or ends_call(self.sender, self.ends_at, error):
-                raise error
+        if isinstance(error, ServiceBusServerBusyError) or ends_call(self.sender, self.ends_at, error):
+            raise error
         self.answer = answered_with(error, self.answer)
         return error
 

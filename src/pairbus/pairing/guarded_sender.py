@@ -10,7 +10,7 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnect
 from pairbus.pairing import sdk
 from pairbus.pairing.errors import NotTriedError, note_nothing_sent
 from pairbus.pairing.routing.patience import PrimaryTerms
-from pairbus.pairing.routing.verdicts import is_answer, is_silence
+from pairbus.pairing.routing.verdicts import is_answer, is_definite, is_silence
 
 # The SDK is given the caller's time; it is late by up to its socket time-out (0.2 s). This is how long it may be late.
 GRACE_S = 0.03
@@ -195,5 +195,8 @@ def to_retry_after(sender: Any, lost: ServiceBusError | None, ends_at: EndsAt | 
 
 
 def ends_call(sender: Any, ends_at: EndsAt | None, error: BaseException) -> bool:
-    """Return whether a call ends with this failure of an attempt: there is no link, and the backlog is next (P19)."""
-    return ends_at is not None and not sdk.is_open(sender) and ends_at(error)
+    """Return whether a call ends with this failure of an attempt (P19): there is no link, and another place is next.
+
+    With `is_definite` it ends so on an open link, too: the retries are made elsewhere (P13).
+    """
+    return ends_at is not None and (ends_at is is_definite or not sdk.is_open(sender)) and ends_at(error)

@@ -13,7 +13,7 @@ test with a clear message rather than a send in production; it covers this modul
     sender._max_message_size_on_link       what the broker said at attach; 0 before
     sender._max_batch_size_on_link         the same for batches
     error._retryable, error._shutdown_handler   the SDK's own verdict: retry in place, close first
-    client._config                         use_tls, transport_type
+    client._config                         use_tls, transport_type, retry_total, retry_mode and the waits
     client._credential, ._ssl_context, ._connection_verify, ._custom_endpoint_address     how it reaches its namespace
     ServiceBusSharedKeyCredential          .policy, .key; ServiceBusSASTokenCredential: .token (sync and async)
 """
@@ -50,6 +50,7 @@ from azure.servicebus.exceptions import (
 from pairbus.credentials import SharedKey, SharedSignature
 from pairbus.pairing.errors import ForkedClientError, NotTriedError, PairingError
 from pairbus.pairing.routing import budget
+from pairbus.pairing.routing.budget import Retries
 
 # What the SDK says of an error it says in its own log, as if we were not there.
 _SDK_LOG = logging.getLogger("azure.servicebus._base_handler")
@@ -206,6 +207,13 @@ for _name in ("aio._async_utils", "_servicebus_sender", "aio._servicebus_sender_
 
 def retries(sender: Any) -> int:
     return int(sender._config.retry_total)
+
+
+def retries_of(client: Any) -> Retries:
+    """Return the retries of a client's senders, as its user configured them."""
+    config = client._config
+    is_fixed = getattr(config.retry_mode, "value", config.retry_mode) == "fixed"
+    return Retries(config.retry_total, config.retry_backoff_factor, config.retry_backoff_max, is_fixed)
 
 
 def back_off(sender: Any, error: ServiceBusError, deadline: float) -> Any:

@@ -19,7 +19,7 @@ from typing import Any, Final, Self, Unpack
 from azure.servicebus import ServiceBusClient as SdkClient
 from azure.servicebus import ServiceBusReceiver, ServiceBusSender
 
-from pairbus.pairing import pair_validation
+from pairbus.pairing import pair_validation, sdk
 from pairbus.pairing.backlog import backlog_queues
 from pairbus.pairing.backlog.provision import Provision, is_unavailable
 from pairbus.pairing.clients import claimed, make_client, namespace_of, validated_options
@@ -328,7 +328,7 @@ class Pairing:
         if settings.ledger is not None:
             watchers.append(LedgerObserver(settings.ledger, self.primary_name, self.secondary_name))
         self.monitor = HealthMonitor(
-            Coordinator(settings, choose=random.choice, draw=random.random),
+            Coordinator(settings, choose=random.choice, draw=random.random, retries=sdk.retries_of(client)),
             self._open_pinger,
             ping_timeout_s=ping_timeout_s(settings.ping_primary_interval, settings.send_timeout),
             observers=tuple(watchers),

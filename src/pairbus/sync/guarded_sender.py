@@ -33,6 +33,7 @@ from pairbus.pairing.guarded_sender import (
     GRACE_S,
     IDLE_S,
     LONGEST_S,
+    EndsAt,
     GuardedSenderBase,
     SdkSenderBase,
     answered_with,
@@ -43,6 +44,7 @@ from pairbus.pairing.guarded_sender import (
     too_late,
 )
 from pairbus.pairing.routing.patience import PrimaryTerms
+from pairbus.pairing.routing.verdicts import is_definite
 from pairbus.sync import fork
 from pairbus.sync.interrupts import Latch, start, take
 from pairbus.sync.watchdog import Guard
@@ -63,10 +65,13 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         self._lock = threading.Lock()
         fork.register(self)
 
-    def send(self, message: Any, timeout_s: float, terms: PrimaryTerms | None = None) -> float | None:
-        """Sends within the time; with terms, returns how long that took on an open link, or None if one was opened."""
+    def send(
+        self, message: Any, timeout_s: float, terms: PrimaryTerms | None = None, ends_at: EndsAt | None = None
+    ) -> float | None:
+        """Sends within the time; with terms, returns how long that took on an open link, or None if one was opened.
+        `ends_at`, or that of the terms, says which failures end the call, whatever retries the SDK has left."""
         took_s: float | None = self._do(
-            lambda sender, left_s: sender.send_messages(message, timeout=left_s), timeout_s, 0.0, terms
+            lambda sender, left_s: sender.send_messages(message, timeout=left_s), timeout_s, 0.0, terms, ends_at
         )
         return took_s
 
@@ -78,10 +83,10 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
     def cancel(self, sequence_numbers: int | list[int], timeout_s: float) -> None:
         self._do(lambda sender, left_s: sender.cancel_scheduled_messages(sequence_numbers, timeout=left_s), timeout_s)
 
-    def open(self, timeout_s: float, goes_on_s: float = 0.0) -> None:
+    def open(self, timeout_s: float, goes_on_s: float = 0.0, ends_at: EndsAt | None = None) -> None:
         """Opens the link if it is not open, for whoever wants to know before the first send. What is not open in time
         goes on being opened for so long; meanwhile every call waits for it."""
-        self._do(lambda sender, left_s: sdk.open_link(sender, left_s, goes_on_s), timeout_s, goes_on_s)
+        self._do(lambda sender, left_s: sdk.open_link(sender, left_s, goes_on_s), timeout_s, goes_on_s, ends_at=ends_at)
 
     @property
     def awaits_link(self) -> bool:
@@ -95,13 +100,15 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         return opening is not None and not opening.wait(0.0)
 
     def begin_opening(self, within_s: float) -> None:
-        """Begin to open the link if nobody does, without waiting for it: the next call finds it open, or waits."""
+        """Begin to open the link if nobody does, without waiting for it: the next call finds it open, or waits. Nothing
+        is tried again, or that call would wait for the retry of a link that is refused."""
         held: list[bool] = []
         try:
             take(held, self._lock, 0.0)
             if not held[0] or self._closed or self._opening is not None or self.is_open:
                 return
             guarded = self._guarded = self._guarded or _SdkSender(self._make())
+            guarded.guard.ends_at, guarded.guard.answer = is_definite, None
             self._opening_began = time.monotonic()
             self._wanted_since = self._wanted_since or self._opening_began
             errand = _Errand(guarded, sdk.open_link, time.monotonic() + within_s, None, 0.0)
@@ -160,7 +167,12 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
             guarded.guard.forget()
 
     def _do(
-        self, operation: _Operation[T], timeout_s: float, goes_on_s: float = 0.0, terms: PrimaryTerms | None = None
+        self,
+        operation: _Operation[T],
+        timeout_s: float,
+        goes_on_s: float = 0.0,
+        terms: PrimaryTerms | None = None,
+        ends_at: EndsAt | None = None,
     ) -> T:
         timeout_s = timeout_s if 0.0 <= timeout_s <= LONGEST_S else LONGEST_S if timeout_s > 0 else 0.0
         deadline = time.monotonic() + timeout_s
@@ -174,10 +186,13 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
                 raise ValueError(CLOSED)
             if self._opening is not None:
                 self._await_opening(self._opening, deadline, terms)
+            if terms is not None:
+                ends_at = terms.ends_at
             lost: ServiceBusError | None = None
             answer: ServiceBusError | None = None
             guarded = self._guarded
             if guarded is not None and guarded.is_ready():
+                guarded.guard.ends_at = ends_at
                 try:
                     if terms is None:
                         result = guarded.in_place(operation, time.monotonic(), deadline)
@@ -201,7 +216,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
                     # for an outage (P19): a fresh link brings a fresh token.
                     self._discard(guarded)
                 deadline = min(deadline, time.monotonic() + terms.opening_s)
-            result = self._by_errand(operation, deadline, lost, answer, timeout_s, goes_on_s, terms)
+            result = self._by_errand(operation, deadline, lost, answer, timeout_s, goes_on_s, terms, ends_at)
             self._answered_at = time.monotonic()
             return result
         finally:
@@ -256,6 +271,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         timeout_s: float,
         goes_on_s: float,
         terms: PrimaryTerms | None,
+        ends_at: EndsAt | None,
     ) -> T:
         if deadline <= time.monotonic():
             raise answer or lost or too_late()
@@ -269,7 +285,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
                 raise lost or ValueError(CLOSED)
         guard = guarded.guard
         guard.answer = answer
-        guard.ends_at = None if terms is None else terms.ends_at
+        guard.ends_at = ends_at
         errand = _Errand(guarded, operation, deadline, lost, goes_on_s)
         self._opening_began = time.monotonic()
         if (goes_on_s or terms is not None) and self._wanted_since is None:

@@ -34,7 +34,7 @@ from pairbus.pairing.pending_send import PendingSend
 from pairbus.pairing.routing import budget
 from pairbus.pairing.routing.dispatch import Dispatch, Sent, Step, TryBacklog, TryPrimary, Wait
 from pairbus.pairing.routing.states import EntityState, Route
-from pairbus.pairing.routing.verdicts import is_silence
+from pairbus.pairing.routing.verdicts import is_definite, is_silence
 from pairbus.sync.concurrency import CLOSES_AT_ONCE_MAX, call_all, is_interruption, pause
 from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.sync.health_monitor import HealthMonitor
@@ -267,7 +267,7 @@ class PairedSender(ServiceBusSender):
         # Opening the link is part of the first attempt: the ledger shows no pause between two attempts of one call.
         began = clock()
         if not backlog.is_open:
-            backlog.open(action.timeout_s, budget.opening_goes_on(action.timeout_s))
+            backlog.open(action.timeout_s, budget.opening_goes_on(action.timeout_s), is_definite)
             context.limits.learn_backlog(backlog.max_message_size, backlog.max_batch_size)
             self._check_send_fits(backlog, deadline)
         pending.address(
@@ -282,7 +282,7 @@ class PairedSender(ServiceBusSender):
             batch = pending.batches[0]
             left_s = self._left_s(pending, deadline)
             try:
-                backlog.send(batch.argument, left_s)
+                backlog.send(batch.argument, left_s, ends_at=is_definite)
             except Exception as error:
                 pending.batch_failed(error)
                 self._tell_diverted(dispatch, action.queue, batch.messages, error, began)

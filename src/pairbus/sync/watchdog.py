@@ -232,8 +232,8 @@ class Guard:
             error = judged(self._sender, exception)
         else:
             error = self._handle(exception)
-            if isinstance(error, ServiceBusServerBusyError) or ends_call(self._sender, self.ends_at, error):
-                raise error
+        if isinstance(error, ServiceBusServerBusyError) or ends_call(self._sender, self.ends_at, error):
+            raise error
         self.answer = answered_with(error, self.answer)
         return error
 

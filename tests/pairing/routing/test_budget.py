@@ -7,6 +7,13 @@ from hypothesis import strategies as st
 from pairbus.pairing.routing import budget
 
 
+def test_p13_the_waits_are_those_of_the_sdk() -> None:
+    assert [budget.Retries(3).wait_s(done) for done in range(4)] == [1.6, 3.2, 6.4, None]
+    assert [budget.Retries(3, 0.5, 120.0, is_fixed=True).wait_s(done) for done in range(4)] == [0.5, 0.5, 0.5, None]
+    assert budget.Retries(1_000_000, backoff_max_s=7.0).wait_s(999_999) == 7.0
+    assert budget.Retries().wait_s(0) is None
+
+
 def test_p19_half_is_kept_back_while_there_is_another_place() -> None:
     assert budget.share(60.0, another=True) == 30.0
     assert budget.share(60.0, another=False) == 60.0

@@ -260,9 +260,9 @@ def test_p13_many_queues_that_hang_leave_the_primary_its_share() -> None:
     assert send.step(now) == TryPrimary(1.0)
 
 
-def refused_by_all(send: Dispatch, now: float) -> None:
+def refused_by_all(send: Dispatch, now: float, error: Exception | None = None) -> None:
     while isinstance(step := send.step(now), TryBacklog):
-        send.backlog_failed(now, OSError(f"queue {step.queue}"))
+        send.backlog_failed(now, error or OSError(f"queue {step.queue}"))
     assert isinstance(step, TryPrimary)
 
 
@@ -282,10 +282,26 @@ def test_p13_all_failing_is_said_and_the_last_error_is_inside() -> None:
     assert made.state("orders") is EntityState.FAILED_OVER
 
 
+def test_p13_a_queue_that_refused_is_asked_again_before_the_primary_since_that_costs_no_waiting() -> None:
+    made, send = begun(failed_over(0))
+    refused_by_all(send, T)
+    send.primary_failed(T, DOWN)
+    assert type(error_of(send.step(T))) is BacklogUnavailableError
+    after, beside = begin(made, T + 2.0), begin(made, T + 2.0)
+    assert after.step(T + 2.0) == TryBacklog(0, 52.5)
+    assert beside.step(T + 2.0) == TryPrimary(30.0), "one trial at a time"
+    after.backlog_failed(T + 2.0, DOWN)
+    assert after.step(T + 2.0) == TryPrimary(58.0 + 2.0)
+    following = begin(made, T + 3.0)
+    following.step(T + 3.0)
+    following.backlog_sent(T + 3.0)
+    assert made.rotation.queues == (0,)
+
+
 def test_p13_with_one_queue_only_the_primary_is_next_and_the_next_send_asks_it_at_once() -> None:
     made, send = begun(failed_over(0))
     assert send.step(T) == TryBacklog(0, 52.5)
-    send.backlog_failed(T + 1.0, DOWN)
+    send.backlog_failed(T + 1.0, LATE)
     assert send.step(T + 1.0) == TryPrimary(59.0)
     send.primary_failed(T + 1.0, DOWN)
     assert type(error_of(send.step(T + 1.0))) is BacklogUnavailableError
@@ -301,7 +317,7 @@ def test_p13_with_one_queue_only_the_primary_is_next_and_the_next_send_asks_it_a
 
 def test_p13_no_send_fails_for_a_queue_that_others_found_failing_and_that_is_well_again() -> None:
     made, send = begun(failed_over(0, 1))
-    refused_by_all(send, T)
+    refused_by_all(send, T, LATE)
     send.primary_failed(T, DOWN)
     error_of(send.step(T))
     made.commands.clear()
@@ -430,10 +446,10 @@ def test_p30_what_is_the_messages_own_fault_ejects_nothing(error: Exception) -> 
     assert made.rotation.queues == (0, 1, 2)
 
 
-def test_p13_a_bad_certificate_is_the_queues_fault_though_it_is_a_value_error() -> None:
+def test_p13_a_bad_certificate_is_the_hosts_fault_though_it_is_a_value_error() -> None:
     made, send = attempted(failed_over())
     send.backlog_failed(T, ssl.SSLCertVerificationError(1, "expired"))
-    assert send.step(T) == TryBacklog(1, 26.25)
+    assert send.step(T) == TryPrimary(60.0)
     assert made.rotation.queues == (1, 2)
 
 

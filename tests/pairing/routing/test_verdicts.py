@@ -19,7 +19,19 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.pairing import errors
-from pairbus.pairing.routing.verdicts import AS_DESCRIBED, CASES, DEFAULT, Table, Verdict, is_of_message, is_reach, said
+from pairbus.pairing.routing.verdicts import (
+    AS_DESCRIBED,
+    CASES,
+    DEFAULT,
+    Table,
+    Verdict,
+    is_answer,
+    is_definite,
+    is_of_host,
+    is_of_message,
+    is_reach,
+    said,
+)
 from tests.pairing.reference_pages import REFERENCE, in_sync, verdicts_page
 
 Q, B, R = Verdict.QUALIFIES, Verdict.BUSY, Verdict.REFUSED
@@ -220,6 +232,43 @@ def test_p13_a_message_that_cannot_be_sent_is_not_held_against_a_backlog_queue()
     ]  # fmt: skip
     assert [error for error in of_message if not is_of_message(error)] == []
     assert [error for error in of_queue if is_of_message(error)] == []
+
+
+def lost_to(error: BaseException) -> BaseException:
+    """As the SDK wraps what a socket raised."""
+    lost = sdk.ServiceBusConnectionError(message="failed to initiate the connection")
+    lost.__cause__ = error
+    return lost
+
+
+@pytest.mark.parametrize(
+    ("error", "of_host"),
+    [
+        (ConnectionRefusedError(111, "refused"), True),
+        (socket.gaierror(-2, "unknown"), True),
+        (ssl.SSLCertVerificationError(1, "expired"), True),
+        (ssl.SSLError(1, "wrong version"), True),
+        (ssl.SSLEOFError(8, "eof"), False),
+        (ConnectionResetError(104, "reset"), False),
+        (OSError("Server unexpectedly closed connection"), False),
+        (sdk.MessagingEntityDisabledError(message="off"), False),
+    ],
+)
+def test_p13_p49_what_holds_for_the_host_and_what_for_one_queue(error: Exception, of_host: bool) -> None:
+    for each in (error, lost_to(error)):
+        assert (is_of_host(each), is_definite(each)) == (of_host, True)
+
+
+def test_p18_a_refused_websocket_is_no_failed_authentication() -> None:
+    """The SDK says so of one on asyncio, whatever the reason."""
+    token = type("AuthenticationException", (Exception,), {"__module__": "azure.servicebus._pyamqp.error"})
+    for kind in (sdk.ServiceBusAuthenticationError, sdk.ServiceBusConnectionError):
+        error = kind(message="failed to authenticate", error=token(), condition="amqp:client-error")
+        assert DEFAULT(error) is Verdict.REFUSED
+        error = kind(message="failed to authenticate", error=token(), condition="amqp:client-error")
+        error.__cause__ = ConnectionRefusedError(111, "refused")
+        assert DEFAULT(error) is Verdict.QUALIFIES
+        assert not is_answer(error)
 
 
 def test_p18_a_table_can_be_changed_row_by_row() -> None:

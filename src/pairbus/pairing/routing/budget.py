@@ -11,6 +11,7 @@ caller's time (P24), and the backlog is never without a share.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 # Less than this is no attempt: an error then says that no time was left, rather than blame a broker.
@@ -54,6 +55,41 @@ def send_fits(remaining: float, opening_took: float) -> bool:
     attempt could go the same way (P13).
     """
     return remaining >= min(opening_took, OPENING_S) / 4
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often a send whose both sides refuse asks them again, and how long it waits before (P13).
+
+    These are the SDK's own retries, as the user configured them: the bare SDK would try the primary so often.
+    """
+
+    total: int = 0
+    backoff_s: float = 0.8
+    backoff_max_s: float = 120.0
+    is_fixed: bool = False
+
+    def wait_s(self, done: int) -> float | None:
+        """Return the wait after `done` retries; None: there are no more."""
+        if done >= self.total:
+            return None
+        growth = 1.0 if self.is_fixed else 2.0 ** min(done + 1, _DOUBLINGS_MAX)
+        return min(self.backoff_max_s, self.backoff_s * growth)
+
+
+#: What the profile "interactive" grants: each side is asked twice, a second apart.
+INTERACTIVE: Final = Retries(1, 1.0, 1.0, is_fixed=True)
+_DOUBLINGS_MAX: Final = 32
+#: The primary's share of a round is halved for each round that follows, up to so many.
+_ROUNDS_MAX: Final = 3
+
+
+def share_of_round(remaining: float, rounds_left: int) -> float:
+    """Return the time of the attempt at the primary that ends a round in which the backlog refused.
+
+    A primary that says nothing must not use up the time in which the backlog may take messages again.
+    """
+    return remaining / 2.0 ** min(1 + rounds_left, 1 + _ROUNDS_MAX)
 
 
 def is_over(remaining: float) -> bool:

@@ -14,7 +14,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
@@ -30,6 +30,7 @@ from pairbus.pairing.events import (
     PingFailed,
     StateChanged,
 )
+from pairbus.pairing.routing.budget import INTERACTIVE, Retries
 from pairbus.pairing.routing.busy_pause import BusyPause
 from pairbus.pairing.routing.dispatch import Dispatch
 from pairbus.pairing.routing.failover import Failover
@@ -37,22 +38,25 @@ from pairbus.pairing.routing.patience import Patience, PrimaryTerms, SlowSends, 
 from pairbus.pairing.routing.pins import NO_PINS, Pins
 from pairbus.pairing.routing.rotation import Rotation
 from pairbus.pairing.routing.states import EntityState, Route
-from pairbus.pairing.routing.verdicts import DEFAULT, Verdict, is_silence
+from pairbus.pairing.routing.verdicts import DEFAULT, Verdict, is_definite, is_silence
 
 if TYPE_CHECKING:
     from pairbus.pairing.options import Settings
+
+NO_RETRIES: Final = Retries()
 
 
 class Coordinator:
     """The state of every entity of a paired client.
 
     `choose` picks one of the usable backlog queues. `draw` returns numbers from 0 up to 1, at random for a client of a
-    fleet: one for its ping phase, and one for each entity's share of the return ramp.
+    fleet: one for its ping phase, and one for each entity's share of the return ramp. `retries` are those of its SDK.
     """
 
     __slots__ = (
         "_draw", "_entities", "_errors", "_openings", "_pinned_at", "_terms", "_timers", "answered_at", "commands",
-        "deadline", "halts", "phase", "pins", "refusals", "rotation", "settings", "trial_terms",
+        "deadline", "halts", "last_terms", "phase", "pins", "refusals", "retries", "rotation", "settings",
+        "trial_terms",
     )  # fmt: skip
 
     def __init__(
@@ -62,8 +66,11 @@ class Coordinator:
         *,
         choose: Callable[[Sequence[int]], int],
         draw: Callable[[], float] = lambda: 0.0,
+        retries: Retries = NO_RETRIES,
     ) -> None:
         self.settings = settings
+        #: How often a send whose both sides refuse asks them again (P13).
+        self.retries = INTERACTIVE if settings.profile == "interactive" else retries
         #: The share of an interval after which this client does for the first time what it does once per interval.
         self.phase = 1.0 - draw()
         self._draw = draw
@@ -87,6 +94,8 @@ class Coordinator:
         self._timers: dict[Failover, float] = {}
         #: What holds for an attempt at the primary that has the backlog behind it whatever the options say: a trial.
         self.trial_terms = PrimaryTerms(self.ends_at)
+        #: The same for the attempt that follows the last backlog queue: it ends with whatever says no.
+        self.last_terms = PrimaryTerms(is_definite)
         # How long links to the primary may take to open; None: as long as attempts may take.
         self._openings = patience_with_openings() if settings.primary_patience == "adaptive" else None
         self._terms = self._common_terms()

@@ -7,7 +7,8 @@ message as sent that no broker confirmed: `Sent` follows `primary_sent` and `bac
 
 A message that no backlog queue takes is sent to the primary once more, whatever the state of the entity (P13), and then
 to the queues that others found failing and that it was not at itself: so no send fails while either namespace takes
-messages. Every attempt leaves time for the next.
+messages. Every attempt leaves time for the next. Where the backlog said no, which costs no waiting, that was a round,
+and there are as many more as the SDK has retries, with its waits between them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from pairbus.pairing.routing import budget
 from pairbus.pairing.routing.patience import GIVEN_UP_S, PrimaryTerms
 from pairbus.pairing.routing.rotation import Pick
 from pairbus.pairing.routing.states import EntityState
-from pairbus.pairing.routing.verdicts import Verdict, is_of_message, is_reach, is_silence
+from pairbus.pairing.routing.verdicts import Verdict, is_definite, is_of_host, is_of_message, is_reach, is_silence
 
 if TYPE_CHECKING:
     from pairbus.pairing.routing.coordinator import Coordinator
@@ -126,6 +127,13 @@ class Dispatch:
     _kept_s: float | None = None
     _tried: tuple[int, ...] = ()
     _was_trial = False
+    # In this round: whether each queue that was asked said no, and whether one said it for all of the host.
+    _backlog_refuses: bool | None = None
+    _host_refuses = False
+    _refused_at = 0.0
+    # How many rounds are over, and when the next one begins.
+    _rounds = 0
+    _resumes_at = 0.0
     _last_error: BaseException | None = None
     _backlog_error: BaseException | None = None
     _so_far = NOTHING_SENT
@@ -220,10 +228,12 @@ class Dispatch:
         rotation = self._coordinator.rotation
         if self.reason is None:
             self.reason = self._diversion()
+        if now < self._resumes_at:
+            return Wait(self._resumes_at)
         if self._was_once_more:
             return self._to_last_queue(now, remaining)
         kept_s = budget.kept_for_primary(remaining, self._timeout_s) if self._kept_s is None else self._kept_s
-        if budget.is_over(remaining - kept_s):
+        if self._host_refuses or budget.is_over(remaining - kept_s):
             return self._to_primary_once_more(now, remaining)
         pick = rotation.pick(self._sender, self._failover.epoch, now, self._tried, may_try=not self._was_trial, by=self)
         if pick is None:
@@ -248,19 +258,39 @@ class Dispatch:
         self._once_more = True
         self._was_diverting = failover.is_diverting
         self._asks_primary(now)
-        return TryPrimary(budget.share(remaining, self._coordinator.rotation.untried(self._tried) > 0))
+        rounds_left = self._coordinator.retries.total - self._rounds
+        if self._backlog_refuses and rounds_left > 0:
+            granted_s = budget.share_of_round(remaining, rounds_left)
+        else:
+            granted_s = budget.share(remaining, self._has_last_queue())
+        return TryPrimary(granted_s, self._coordinator.last_terms)
+
+    def _has_last_queue(self) -> bool:
+        return not self._host_refuses and self._coordinator.rotation.untried(self._tried) > 0
 
     def _to_last_queue(self, now: float, remaining: float) -> Step:
         """Try a queue that this message has not tried; another message may have ejected it, and it may work again."""
         rotation = self._coordinator.rotation
-        pick = rotation.last_pick(self._tried, self)
+        pick = None if self._host_refuses else rotation.last_pick(self._tried, self)
         if pick is None:
-            return self._fail(self._backlog_unavailable(now))
+            return self._end_round(now)
         self._at = self.route_word = "backlog"
         self.queue = pick.queue
         self._pick = pick
         self._granted_s = timeout_s = budget.share(remaining, rotation.untried((*self._tried, pick.queue)) > 0)
         return TryBacklog(pick.queue, timeout_s)
+
+    def _end_round(self, now: float) -> Wait | Failed:
+        """Ask both sides anew after the SDK's wait, where the backlog said no and time is left; else fail (P13)."""
+        wait_s = self._coordinator.retries.wait_s(self._rounds) if self._backlog_refuses else None
+        if wait_s is None or not budget.halt_fits(self._refused_at + wait_s, self.ends):
+            return self._fail(self._backlog_unavailable(now))
+        self._rounds += 1
+        self._resumes_at = self._refused_at + wait_s
+        self._was_once_more = self._host_refuses = False
+        self._backlog_refuses = self._kept_s = None
+        self._tried = self._tried[1:]  # at least one queue is asked anew
+        return Wait(self._resumes_at)
 
     def _wait(self, now: float, until: float) -> Wait | Failed:
         """Wait for the end of the busy pause of this entity, whoever caused it (P24)."""
@@ -280,7 +310,11 @@ class Dispatch:
         failover = self._failover
         failover.asked_at = None
         self._coordinator.answered_at = now
-        if took_s is not None and self._coordinator.is_brownout(failover, now, took_s, self._trial):
+        if (
+            took_s is not None
+            and not self._once_more
+            and self._coordinator.is_brownout(failover, now, took_s, self._trial)
+        ):
             self._coordinator.browned_out(failover, now, self._epoch, took_s, self._trial)
             self._trial = False
         elif failover.state is not _HEALTHY or self._trial or self._coordinator.halts:
@@ -383,8 +417,8 @@ class Dispatch:
         self._was_once_more = self._leaving = True
         if verdict is not None and is_of_message(error):
             self._fail(error)
-        elif not coordinator.rotation.untried(self._tried):
-            self._fail(self._backlog_unavailable(now))
+        elif not self._has_last_queue():
+            self._end_round(now)
 
     def over_warm_link(self, queue: int) -> TryBacklog | None:
         """Aim the attempt under way at this queue, to which a link is open, while its sender has none to its own (P19).
@@ -419,6 +453,10 @@ class Dispatch:
         if not (isinstance(error, NotTriedError) and error.link_is_open):  # else it is the best place for the next try
             self._tried += (pick.queue,)
         rotation = self._coordinator.rotation
+        refuses = is_definite(error)
+        self._host_refuses = refuses and is_of_host(error)
+        self._backlog_refuses = refuses and self._backlog_refuses is not False
+        self._refused_at = now
         if is_of_message(error):
             rotation.spared(pick, now)
             if so_far.confirmed:
@@ -427,7 +465,7 @@ class Dispatch:
         elif self._says_nothing(error):
             rotation.spared(pick, now)
         else:
-            self._coordinator.commands.extend(rotation.failed(pick, now, error))
+            self._coordinator.commands.extend(rotation.failed(pick, now, error, is_definite=refuses))
 
     def abandon(self, now: float, given_up: bool = False) -> None:
         """Give up the attempt under way, if there is one: no answer will come after a cancellation.
@@ -530,6 +568,10 @@ class Dispatch:
             text = f"{entity}: the message would go to the backlog, but the client has no backlog queue yet"
         else:
             text = f"{entity}: all {len(rotation)} backlog queues failed, {len(self._tried)} of them in this call"
+            if self._host_refuses:
+                text = f"{entity}: the host of the {len(rotation)} backlog queues refuses"
+            if self._rounds:
+                text += f", each time of {self._rounds + 1}"
             if waiting := rotation.ejected:
                 text += f"; the next is tried again in {max(0.0, min(waiting.values()) - now):.1f} s"
         if self._was_once_more:

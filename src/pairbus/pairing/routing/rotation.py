@@ -24,10 +24,12 @@ class Pick(NamedTuple):
 
 
 class _Out:
-    __slots__ = ("due", "trying")
+    __slots__ = ("due", "has_refused", "trying")
 
-    def __init__(self, due: float) -> None:
+    def __init__(self, due: float, has_refused: bool) -> None:
         self.due = due
+        #: It said no when it was asked last, so that asking it costs no waiting.
+        self.has_refused = has_refused
         #: Whose message is its trial, if one is under way.
         self.trying: object = None
 
@@ -85,7 +87,8 @@ class Rotation:
         """Return the next queue for a message of this sender that has tried `tried`; None if none is left.
 
         With `may_try` an ejected queue whose time has come goes first: one for each message, unless nothing else is
-        left. `by` is whoever answers for the trial, or has it `abandoned`.
+        left. Where nothing is left at all, a message that has tried none asks one that said no when it was asked last,
+        whatever its time. `by` is whoever answers for the trial, or has it `abandoned`.
         """
         usable = [queue for queue in self._in if queue not in tried] if tried else self._in
         if self._out and (may_try or not usable):
@@ -94,6 +97,10 @@ class Rotation:
                     out.trying = by
                     return Pick(queue, True, self._terms.get(queue, 0))
         if not usable:
+            for queue, out in self._out.items() if not tried else ():
+                if out.has_refused and not out.trying:
+                    out.trying = by
+                    return Pick(queue, True, self._terms.get(queue, 0))
             return None
         kept = self._kept.get(sender)
         if kept is not None and kept[0] == failover and kept[1] in usable:
@@ -143,16 +150,17 @@ class Rotation:
         self._in.append(pick.queue)
         return [Announce(BacklogQueueReturned(pick.queue))]
 
-    def failed(self, pick: Pick, now: float, error: BaseException) -> list[Command]:
+    def failed(self, pick: Pick, now: float, error: BaseException, *, is_definite: bool = False) -> list[Command]:
         """Note a failure: eject the queue, or put off its next trial."""
         if pick.trial:
             if self._end_trial(pick):
-                self._out[pick.queue].due = now + self._retry_interval
+                out = self._out[pick.queue]
+                out.due, out.has_refused = now + self._retry_interval, is_definite
             return []
         if pick.queue not in self._in or pick.term != self._terms.get(pick.queue, 0):
             return []
         self._in.remove(pick.queue)
-        self._out[pick.queue] = _Out(now + self._retry_interval)
+        self._out[pick.queue] = _Out(now + self._retry_interval, is_definite)
         return [Announce(BacklogQueueEjected(pick.queue, error))]
 
     def spared(self, pick: Pick, now: float) -> None:

@@ -133,8 +133,11 @@ def _named(error: object, name: str) -> bool:
 
 
 def is_authentication(error: BaseException) -> bool:
-    """Behind a custom endpoint the SDK calls a refused token a connection error; what is inside tells."""
-    return isinstance(error, ServiceBusAuthenticationError) or _named(_inner(error), "AuthenticationException")
+    """Behind a custom endpoint the SDK calls a refused token a connection error; what is inside tells. And over a
+    WebSocket it calls a connection that was refused a failed authentication."""
+    if not isinstance(error, ServiceBusAuthenticationError) and not _named(_inner(error), "AuthenticationException"):
+        return False
+    return not any(isinstance(each, OSError) for each in _causes(error))
 
 
 def _no_word_on_the_token(error: BaseException) -> bool:
@@ -150,7 +153,10 @@ def _access(error: BaseException) -> bool:
     return isinstance(error, ServiceBusAuthorizationError) or _condition(error) in _ACCESS
 
 
-_UNANSWERED: Final = (PairingError, OperationTimeoutError, ServiceBusConnectionError, ServiceBusCommunicationError)
+_UNANSWERED: Final = (
+    PairingError, OperationTimeoutError, ServiceBusConnectionError, ServiceBusCommunicationError,
+    ServiceBusAuthenticationError,  # that of a connection; a refused token is known before
+)  # fmt: skip
 _NETWORK: Final = (ServiceRequestError, ServiceResponseError, OSError)
 _NO_FILE: Final = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
@@ -345,6 +351,26 @@ def is_silence(error: BaseException) -> bool:
     return not is_answer(error) and any(
         isinstance(each, OperationTimeoutError | TimeoutError) for each in _causes(error)
     )
+
+
+def is_definite(error: BaseException) -> bool:
+    """Return whether somebody said no, so that waiting for an answer to this attempt is useless (P19)."""
+    return not isinstance(error, NotTriedError) and not is_silence(error)
+
+
+# By name, since a decision imports neither socket nor ssl.
+_HOST_REFUSES: Final = frozenset({"ConnectionRefusedError", "gaierror", "SSLError"})
+_CUT_OFF: Final = frozenset({"SSLEOFError", "SSLZeroReturnError"})
+
+
+def is_of_host(error: BaseException) -> bool:
+    """Return whether this failure holds for every entity of the host (P13): a refused connection, an unknown host name
+    or a failed TLS handshake. A connection that was reset and a refused link say nothing of the others (P49)."""
+    for each in _causes(error):
+        names = {cls.__name__ for cls in type(each).__mro__}
+        if names & _HOST_REFUSES and not names & _CUT_OFF:
+            return True
+    return False
 
 
 # With these a broker refuses the message, not the sender; another queue would say the same. (Not so amqp:not-allowed:
