@@ -19,14 +19,21 @@ from azure.servicebus import (
 )
 
 from pairbus.amqp.codec import decode, encode
-from pairbus.amqp.errors import INVALID_FIELD, AmqpError
+from pairbus.amqp.errors import INVALID_FIELD, MESSAGE_SIZE_EXCEEDED, AmqpError
 from pairbus.amqp.message import Header, Properties, encode_message, join_batch
 from pairbus.amqp.types import Array, Byte, Described, Float, Int, Short, Symbol, Timestamp, UByte, ULong
 from pairbus.broker import serve_sync
 from pairbus.broker.format import content
 from pairbus.broker.format.content import SCHEDULED_TIME, pack_changes, take_in
-from pairbus.broker.format.content_checks import NESTING_MAX, TIME_MS_MAX, TIME_MS_MIN
+from pairbus.broker.format.content_checks import (
+    NESTING_MAX,
+    PROPERTIES_BYTES_MAX,
+    PROPERTY_BYTES_MAX,
+    TIME_MS_MAX,
+    TIME_MS_MIN,
+)
 from pairbus.broker.server import NamespaceServer
+from pairbus.broker.sql import actions
 from pairbus.wire import WireClient
 from tests.broker.crash_load import admin_client
 from tests.broker.namespace_rig import Rig
@@ -284,3 +291,21 @@ def test_stored_nonsense_is_delivered_as_what_was_stored(bare: Rig) -> None:
     assert view.body == [("data", message() + DATA)]
     assert view.message_annotations["x-opt-sequence-number"] == 1
     assert bare.peeked() != []
+
+
+def with_properties(**properties: Any) -> bytes:
+    return encode_message(properties=Properties(message_id="m"), application_properties=properties, body=None)
+
+
+def test_application_properties_are_bounded_each_and_together() -> None:
+    assert (PROPERTY_BYTES_MAX, PROPERTIES_BYTES_MAX) == (actions.PROPERTY_BYTES_MAX, actions.PROPERTIES_BYTES_MAX)
+    most = "x" * (PROPERTY_BYTES_MAX - 5)  # with five bytes before it
+    full = {"a": most, "b": "x" * 32_700}
+    aliases = {"x-ms-path": most, "x-pairbus-diverted-at": "x" * 40_000, "DeadLetterReason": "x" * 40_000}
+    properties: dict[str, Any]
+    for properties in ({"a": most}, full, full | aliases, aliases):
+        assert take_in(with_properties(**properties), str) is not None
+    for properties in ({"a": most + "x"}, full | {"c": "x" * 100}, aliases | {"a": b"x" * 40_000}):
+        with pytest.raises(AmqpError, match="are allowed") as caught:
+            take_in(with_properties(**properties), str)
+        assert caught.value.condition == MESSAGE_SIZE_EXCEEDED

@@ -32,7 +32,15 @@ from pairbus.amqp.message import (
 )
 from pairbus.amqp.types import Symbol, Timestamp
 
-from .content_checks import TIME_MS_MAX, TIME_MS_MIN, check_sections, check_time, check_value
+from .content_checks import (
+    PROPERTY_BYTES_MAX,
+    TIME_MS_MAX,
+    TIME_MS_MIN,
+    check_property_sizes,
+    check_sections,
+    check_time,
+    check_value,
+)
 from .records import PAIRS_MAX
 
 #: What a paired client probes with (P31, P32).
@@ -125,7 +133,9 @@ def take_in(payload: bytes, new_id: Callable[[], str], closely: bool = False) ->
             check_time("absolute-expiry-time", properties.absolute_expiry_time)
             has_id = properties.message_id is not None
     if s.application_properties is not None:
-        read_application_properties(payload, s)  # raises where it is not sound
+        found = read_application_properties(payload, s)  # raises where it is not sound
+        if s.application_properties[1] - s.application_properties[0] > PROPERTY_BYTES_MAX:
+            check_property_sizes(found)
     if not s.is_plain:
         check_sections(payload, s)
     header, ttl_ms = _NO_FIELDS if s.header is None else _header_fields(payload[s.header[0] : s.header[1]])

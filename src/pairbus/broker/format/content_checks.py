@@ -10,11 +10,12 @@ is sound AMQP and not nested deeper than the official SDK decodes
 from __future__ import annotations
 
 import struct
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from pairbus.amqp.codec import decode, skip
+from pairbus.amqp.codec import decode, encode, skip
 from pairbus.amqp.decoding import compound_bounds, truncated, unpack_u32
-from pairbus.amqp.errors import INVALID_FIELD, AmqpError, DecodeError
+from pairbus.amqp.errors import INVALID_FIELD, MESSAGE_SIZE_EXCEEDED, AmqpError, DecodeError
 from pairbus.amqp.message import Sections
 
 #: Measured with azure-servicebus 7.15: it decodes 63 levels, ours that of the section included.
@@ -22,8 +23,13 @@ NESTING_MAX: Final = 60
 #: What .NET's DateTime can hold, and Python's: the years 1 to 9999, in milliseconds since 1970.
 TIME_MS_MIN: Final = -62_135_596_800_000
 TIME_MS_MAX: Final = 253_402_300_799_999
+#: Of one application property, and of all of a message; those that an action sets have the same (sql/actions.py).
+PROPERTY_BYTES_MAX: Final = 32 * 1024
+PROPERTIES_BYTES_MAX: Final = 64 * 1024
 _DATA8: Final = b"\x00\x53\x75\xa0"
 _DATA32: Final = b"\x00\x53\x75\xb0"
+_ALIASES: Final = ("x-ms-", "x-pairbus-")
+_OF_DEAD_LETTERS: Final = frozenset(("DeadLetterReason", "DeadLetterErrorDescription"))
 
 
 def check_sections(payload: bytes, s: Sections) -> None:
@@ -55,6 +61,23 @@ def _check_descriptor(payload: bytes, start: int) -> None:
     if payload[start + 1] != 0x53:
         text = f"The descriptor of the section at byte {start} must be a small ulong: clients can't read others."
         raise AmqpError(text, INVALID_FIELD)
+
+
+def check_property_sizes(properties: Mapping[str, Any]) -> None:
+    """Raise AmqpError where the sender's own application properties are larger than they may be. Those that describe a
+    detour or a dead letter don't count: a message that could be sent can be diverted, dead-lettered and moved."""
+    own = {
+        name: value
+        for name, value in properties.items()
+        if not str(name).startswith(_ALIASES) and name not in _OF_DEAD_LETTERS
+    }
+    for name, value in own.items():
+        if (size := len(encode(value))) > PROPERTY_BYTES_MAX:
+            text = f"The application property '{str(name)[:100]}' takes {size} bytes; {PROPERTY_BYTES_MAX} are allowed."
+            raise AmqpError(text, MESSAGE_SIZE_EXCEEDED)
+    if (size := len(encode(own))) > PROPERTIES_BYTES_MAX:
+        text = f"The application properties take {size} bytes; {PROPERTIES_BYTES_MAX} are allowed."
+        raise AmqpError(text, MESSAGE_SIZE_EXCEEDED)
 
 
 def check_value(buf: bytes, at: int, depth: int = 0) -> int:
