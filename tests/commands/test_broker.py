@@ -100,4 +100,4 @@ class TestGarbage:
         assert broker.broker.callback is not None
         broker.broker.callback(("contoso",), None, "127.0.0.1", None, False)
         ((young, older, full),) = thresholds
-        assert young * older <= 50_000 and full >= 1_000_000
+        assert young * older <= 25_000 and full >= 1_000_000

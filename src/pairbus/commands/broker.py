@@ -131,7 +131,7 @@ def broker(
         raise click.UsageError("name a namespace with --namespace, or give a --config that names some")
     # Messages make few cycles and many objects: looking for garbage every 700 of them is time lost. A full collection
     # looks at all of them, while nobody is served: `collect_garbage` says when, not Python.
-    gc.set_threshold(10_000, 5, 1_000_000)
+    gc.set_threshold(5_000, 5, 1_000_000)
     event_loop.run(_serve(*namespaces, config=config, host=host, advertise=advertise, emulator=emulator, **options))
 
 
