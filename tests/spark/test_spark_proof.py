@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -65,6 +66,21 @@ def test_a_queue_is_a_table_and_a_table_a_queue(spark: Any, pair: Pair, make_que
     assert len(peeked(pair.primary, "orders")) == 1000, "peeking takes nothing away"
     globbed = load(spark, pair, entity="co*", caFile=pair.primary.ca_file)
     assert {row.entity for row in globbed.select("entity").distinct().collect()} == {"copies"}
+
+
+def test_sql_alone_writes_and_reads(spark: Any, pair: Pair, make_queue: MakeQueue) -> None:
+    make_queue(pair.primary, "orders")
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "connector.md").read_text()
+    # a variable would have to be set before Spark starts, and a connection string has semicolons, too
+    given = f"connectionString '{pair.primary.connection_string}'"
+    program = text.split("```sql\n")[1].split("```")[0].replace("connectionStringEnv 'BUS'", given)
+    rows = [spark.sql(each).collect() for each in re.split(r";\n", program) if each.strip()]
+    assert [tuple(row) for row in rows[-1]] == [("tea", "order-1"), ("coffee", "order-2")]
+    options = f"OPTIONS (connectionString '{pair.primary.connection_string}', entity 'orders')"
+    with pytest.raises(Exception, match="use CREATE TEMPORARY VIEW name USING servicebus"):
+        spark.sql(f"CREATE TABLE no_table USING servicebus {options}")
+    for view in ("outbox", "orders"):
+        spark.catalog.dropTempView(view)
 
 
 def test_wrong_options_and_columns_are_told_in_one_clear_line(spark: Any, pair: Pair) -> None:

@@ -124,3 +124,9 @@ def test_a_batch_read_only_peeks(mode: str) -> None:
         f"mode={mode.lower()} is for streams: spark.read only peeks, and takes nothing away; use spark.readStream"
     )
     check_batch(parse({"connectionString": CS, "mode": "peek"}, {}))
+
+
+@pytest.mark.parametrize("options", [{"option.connectionString": "Endpoint=sb://x", "provider": "servicebus"}, {}])
+def test_a_table_of_a_catalog_is_told_to_be_a_view(options: dict[str, str]) -> None:
+    with pytest.raises(InvalidOption, match=r"use CREATE TEMPORARY VIEW name USING servicebus OPTIONS \(…\)"):
+        parse(options, {})

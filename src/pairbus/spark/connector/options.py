@@ -66,6 +66,12 @@ NAMES: Final = (
 SETTLE: Final = "settle"
 #: What Spark adds by itself to the options of a read or a write.
 _SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname", "mergeschema", "recursivefilelookup")
+#: How the options of CREATE TABLE begin, when Spark asks for the columns.
+_OF_TABLE: Final = "option."
+_VIEW: Final = (
+    "since Spark hands those of CREATE TABLE to no source in Python when it is read or written; use CREATE TEMPORARY "
+    "VIEW name USING servicebus OPTIONS (…)"
+)
 CREDENTIALS: Final = {
     "default": "DefaultAzureCredential",
     "managed-identity": "ManagedIdentityCredential",
@@ -153,6 +159,8 @@ def parse(options: Mapping[str, str], environ: Mapping[str, str]) -> ConnectorOp
     """Return the options with their types and defaults. Raises InvalidOption."""
     known = {name.lower(): name for name in NAMES}
     given: dict[str, str] = {}
+    if any(name.startswith(_OF_TABLE) for name in options):
+        raise InvalidOption(f"servicebus can't be a table of a catalog, {_VIEW}")
     for name, value in options.items():
         if name.lower() in known:
             given[known[name.lower()]] = value
@@ -254,7 +262,7 @@ def _address(given: Mapping[str, str], environ: Mapping[str, str], prefix: str =
         found = f"{_listed(ways)} exclude each other" if ways else "none of them was given"
         raise InvalidOption(
             f"{found}: name the namespace by {text}, by {variable} (a variable of the environment) "
-            f"or by {host} with {credential_name}"
+            f"or by {host} with {credential_name}{'' if given else f' (a table of a catalog gets no options, {_VIEW})'}"
         )
     if credential_name in given and ways != [host]:
         raise InvalidOption(f"{credential_name} goes with {host}; a connection string has a key of its own")
