@@ -111,6 +111,24 @@ def test_the_counts_are_sums_and_the_exit_code_says_lost(audited: Audit) -> None
     assert audited.table().splitlines()[0].startswith(f"lost {audited.summary['lost']}, unknown")
 
 
+def test_what_a_report_caches_ends_with_it(spark: Any, root: Path) -> None:
+    """Eighteen audits in one session took all of its memory."""
+
+    def cached() -> int:
+        return int(spark.sparkContext._jsc.getPersistentRDDs().size())
+
+    before = cached()
+    with read_ledgers(spark, root / "all-well", root / "dropped-by-the-syphon") as read:
+        first = audit(read)
+        assert cached() > before
+        first.close()
+        assert cached() == before
+        kept = [audit(read), cost_report(read)]
+        assert cached() > before
+    assert cached() == before
+    assert len(kept) == 2
+
+
 def test_messages_are_a_table_of_findings(audited: Audit, tmp_path: Path, spark: Any) -> None:
     audited.to_parquet(tmp_path)
     table = spark.read.parquet(str(tmp_path / "audit_messages"))

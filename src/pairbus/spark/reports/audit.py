@@ -14,6 +14,7 @@ from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from pairbus.spark.runtime import cached_tables
 from pairbus.spark.runtime.locations import below
 
 from . import audit_rules as rules
@@ -61,10 +62,9 @@ class Audit:
     """The audit of some ledgers. `summary`: the counts. `messages`: a row for each finding of each message, `ok` where
     there is none."""
 
-    def __init__(self, summary: AuditSummary, messages: DataFrame, cached: DataFrame) -> None:
+    def __init__(self, summary: AuditSummary, messages: DataFrame) -> None:
         self.summary = summary
         self.messages = messages
-        self._cached = cached
 
     def __repr__(self) -> str:
         said = "lost {lost}, unknown {unknown}, duplicated {doubled}".format(**counts_of(self.summary))
@@ -95,7 +95,8 @@ class Audit:
         self.messages.write.mode("overwrite").parquet(below(folder, "audit_messages"))
 
     def close(self) -> None:
-        self._cached.unpersist()
+        """Give back the memory that `messages` takes; the end of the ledgers does so, too."""
+        cached_tables.release(self)
 
 
 def audit(ledgers: Ledgers, *, late_s: float = LATE_S, ids: int = IDS) -> Audit:
@@ -104,9 +105,14 @@ def audit(ledgers: Ledgers, *, late_s: float = LATE_S, ids: int = IDS) -> Audit:
     messages = _with_order(judged, ledgers.tasks).select(*_REPORTED, "out_of_order").persist()
     try:
         summary = _summary(ledgers, messages, late_s, ids)  # which has gone over all messages
+    except BaseException:
+        messages.unpersist()
+        raise
     finally:
         judged.unpersist()
-    return Audit(summary, _by_finding(ledgers, messages), messages)
+    found = Audit(summary, _by_finding(ledgers, messages))
+    cached_tables.keep(found, messages, within=ledgers)
+    return found
 
 
 # -- what the ledgers say of each message

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from pairbus.billing import BILLED_OUTCOMES, CLIENT_OPERATIONS, OPERATIONS
 from pairbus.cost.prices import EXAMPLE, PriceBook
+from pairbus.spark.runtime import cached_tables
 from pairbus.spark.runtime.locations import below, write_text
 
 from .ledgers import in_sql
@@ -173,6 +174,10 @@ class CostReport:
     def differences(self) -> DataFrame:
         return self.reconciliation.differences
 
+    def close(self) -> None:
+        """Give back the memory that the tables take; the end of the ledgers does so, too."""
+        cached_tables.release(self)
+
     def to_json(self) -> str:
         return json.dumps({**self.summary, "lines": self._shown}, ensure_ascii=False)
 
@@ -226,7 +231,9 @@ def cost_report(ledgers: Ledgers, prices: PriceBook | None = None) -> CostReport
         "notes": [*_notes(sums, books), *reconciliation.notes, *ledgers.notes],
     }
     carried.unpersist()
-    return CostReport(summary, priced, reconciliation, shown)
+    found = CostReport(summary, priced, reconciliation, shown)
+    cached_tables.keep(found, lines, reconciliation.differences, within=ledgers)
+    return found
 
 
 def _carried(spark: SparkSession, rooted: DataFrame) -> DataFrame:

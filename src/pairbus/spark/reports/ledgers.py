@@ -21,6 +21,7 @@ from urllib.parse import unquote
 
 from pairbus.errors import PairbusError
 from pairbus.ledger import COMPACTED, SCHEMA
+from pairbus.spark.runtime import cached_tables
 from pairbus.spark.runtime.locations import below, escaped, local_path, located
 from pairbus.spark.runtime.session import is_local
 
@@ -58,7 +59,7 @@ class BadLedger(PairbusError):
 
 class Ledgers:
     """The tables of some ledgers. `events`: a row an event. `files`: a row a file. `close` gives back the memory and
-    the temporary files that they take."""
+    the temporary files that they, and the reports on them, take."""
 
     def __init__(
         self,
@@ -95,6 +96,7 @@ class Ledgers:
             table.write.mode("overwrite").parquet(below(folder, name))
 
     def close(self) -> None:
+        cached_tables.release(self)
         for give_back in self._to_close:
             give_back()
 
