@@ -6,9 +6,11 @@ import os
 import pkgutil
 
 import pytest
+from azure.core.exceptions import ServiceRequestError
 
 import pairbus
-from pairbus.errors import PairbusError, file_problem, first_line
+from pairbus.errors import PairbusError, file_problem, first_line, for_command_line, for_data_source
+from pairbus.syphon.listing import reason
 
 
 def subclasses(kind: type) -> set[type]:
@@ -72,3 +74,10 @@ def test_the_line_that_says_why() -> None:
 )
 def test_of_java_s_traceback_the_line_that_says_most(text: str, found: str) -> None:
     assert first_line(text) == found
+
+
+def test_a_hint_names_the_option_of_the_interface_that_is_used() -> None:
+    text = reason(ServiceRequestError("[SSL: CERTIFICATE_VERIFY_FAILED] …"))
+    assert text.endswith("(the embedded broker's is, with ca_file=)")
+    assert for_command_line(text).endswith("with --ca-file)") and for_data_source(text).endswith("with caFile)")
+    assert for_command_line("say so with same_namespace=True") == "say so with --same-namespace"

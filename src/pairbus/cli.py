@@ -27,7 +27,7 @@ from pairbus.commands.ledger import ledger
 from pairbus.commands.move import archive, ingest, move, restore
 from pairbus.commands.reports import audit, availability
 from pairbus.commands.syphon import backlog, provision, syphon
-from pairbus.errors import PairbusError, file_problem, first_line
+from pairbus.errors import PairbusError, file_problem, first_line, for_command_line
 
 FAILED, USAGE, INTERRUPTED, UNREAD = 1, 2, 130, 141
 
@@ -179,10 +179,10 @@ def _report(error: Exception) -> int:
             click.echo(f"{command}: {message}; see `{command} --help`", err=True)
             return USAGE
         case click.ClickException():
-            click.echo(f"pairbus: {error.format_message()}", err=True)
+            click.echo(f"pairbus: {for_command_line(error.format_message())}", err=True)
             return FAILED
         case PairbusError():
-            click.echo(f"pairbus: {error}", err=True)
+            click.echo(f"pairbus: {for_command_line(str(error))}", err=True)
             return FAILED
         case OSError() if error.strerror:
             click.echo(f"pairbus: {file_problem(error)}", err=True)

@@ -79,6 +79,28 @@ def first_line(error: object) -> str:
     return ([*named[-1:], *lines, "no reason given"])[0].split(" SQLSTATE")[0].rstrip(".;")[:400]
 
 
+#: How the options that texts advise are spelled in Python, as all texts are written, on the command line, and as an
+#: option of the data source.
+_SPELLINGS: Final = (
+    ("ca_file=", "--ca-file", "caFile"),
+    ("same_namespace=True", "--same-namespace", "same_namespace=True"),
+)
+
+
+def for_command_line(text: str) -> str:
+    """Return a text with the options that it advises spelled as on the command line."""
+    for ours, option, _ in _SPELLINGS:
+        text = text.replace(ours, option)
+    return text
+
+
+def for_data_source(text: str) -> str:
+    """Return a text with the options that it advises spelled as those of Spark's data source."""
+    for ours, _, option in _SPELLINGS:
+        text = text.replace(ours, option)
+    return text
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a hint with a blank after it, or nothing where no known word is near; letter case does not matter."""
     by_key = {each.lower(): each for each in known}

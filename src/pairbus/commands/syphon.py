@@ -25,6 +25,7 @@ from pairbus.commands import event_loop, status_line
 from pairbus.commands.namespace_argument import NamespaceArgument, ca_file_option, namespace_option
 from pairbus.commands.progress_bar import bar
 from pairbus.commands.spark_options import min_partitions_option, spark_options
+from pairbus.errors import for_command_line
 
 if TYPE_CHECKING:
     from pairbus.syphon.core.progress import Report
@@ -240,7 +241,7 @@ class _LogLine(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         status_line.end()
-        click.echo(f"pairbus: {record.getMessage()}", err=True)
+        click.echo(f"pairbus: {for_command_line(record.getMessage())}", err=True)
 
 
 def run_and_exit(main: Callable[[], Coroutine[Any, Any, int]]) -> None:
@@ -297,7 +298,8 @@ class _Backlog:
                     f"--orphans finds the queues by listing those of {host}, and that failed: {error}"
                 ) from None
             known = self.count or COUNT
-            tell(f"pairbus: {host}: {error}; so the backlog queues are taken to be 0 to {known - 1}")
+            why = for_command_line(str(error))
+            tell(f"pairbus: {host}: {why}; so the backlog queues are taken to be 0 to {known - 1}")
             return [Queue(backlog_queues.path(self.name, index), index) for index in range(known)]
         discovery = QueueDiscovery(self.name, host, count=self.count, orphans=self.orphans)
         return [Queue(*each) for each in discovery.listed(listed).queues]

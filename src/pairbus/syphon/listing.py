@@ -93,7 +93,7 @@ def reason(error: BaseException) -> str:
     ):
         return "the key or identity has no Manage right there"
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        return "its certificate is not trusted (the embedded broker's is, with --ca-file)"
+        return "its certificate is not trusted (the embedded broker's is, with ca_file=)"
     if isinstance(error, ServiceRequestError):
         return "its management API can't be reached: check host and port, and that it is up"
     return " ".join(text.split())[:200] or type(error).__name__

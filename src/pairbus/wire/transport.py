@@ -169,7 +169,7 @@ class Transport(asyncio.Protocol):
             raise Unreachable(
                 UNREACHABLE,
                 f"{self.peer}: the certificate is not trusted: {error.verify_message}; a namespace with a CA of its "
-                "own wants ca_file",
+                "own wants ca_file=",
             ) from None
         except ssl.SSLError as error:
             raise Unreachable(UNREACHABLE, f"{self.peer}: TLS failed: {error.reason or error}") from None

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pairbus.errors import for_data_source
 from pairbus.spark.runtime.connections import named_credential
 
 from . import entities
@@ -37,6 +38,8 @@ class Entities:
             return list(self.patterns)
         from azure.core.exceptions import AzureError
 
+        from pairbus.syphon.listing import reason
+
         try:
             with administration(self.address) as admin:
                 queues = [queue.name for queue in admin.list_queues()]
@@ -47,8 +50,9 @@ class Entities:
                 ]
         except AzureError as error:
             raise InvalidOption(
-                f"entity {','.join(self.patterns)!r} holds a glob, and listing the namespace failed: {error}; listing "
-                "needs the Manage right, so name the entities one by one if there is none"
+                f"entity {','.join(self.patterns)!r} holds a glob, and listing the namespace failed: "
+                f"{for_data_source(reason(error))}; listing needs the Manage right, so name the entities one by one if "
+                "there is none"
             ) from error
         return entities.resolved(self.patterns, queues, subscriptions)
 
