@@ -188,3 +188,16 @@ async def test_duplicates_are_found_by_id_and_key_also_of_scheduled_and_forwarde
         await sdk.send(queue, ServiceBusMessage("x", message_id="m", session_id="c"))
         await sdk.send(source, ServiceBusMessage("x", message_id="forwarded"))
     assert len(await sdk.receive(queue, 8, wait=2)) == 4
+
+
+async def test_the_size_that_is_shown_is_that_of_all_partitions_and_an_update_takes_it(sdk: Sdk) -> None:
+    queue = await sdk.queue(enable_partitioning=True, max_size_in_megabytes=1024)
+    async with sdk.admin() as admin:
+        shown = await admin.get_queue(queue)
+        assert shown.max_size_in_megabytes == 1024 * PARTITIONS == 16_384
+        shown.max_delivery_count = 7
+        await admin.update_queue(shown)
+        again = await admin.get_queue(queue)
+        assert (again.max_size_in_megabytes, again.max_delivery_count) == (16_384, 7)
+        await admin.update_queue(again, max_size_in_megabytes=2048)
+        assert (await admin.get_queue(queue)).max_size_in_megabytes == 2048 * PARTITIONS

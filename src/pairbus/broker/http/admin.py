@@ -42,6 +42,7 @@ from pairbus.broker.http.server import Request, Response
 from pairbus.broker.http.xml import BadDocument
 from pairbus.broker.model.bounds import InvalidDescription
 from pairbus.broker.model.description import FORWARDS, IMMUTABLE
+from pairbus.broker.model.partitions import PARTITIONS
 from pairbus.broker.operations.forward_decisions import entity_at
 from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.refusal import Refusal
@@ -351,6 +352,8 @@ class AdminApi:
             return resources.describe(path, fields, call.now)
         kept = {*IMMUTABLE, "authorization_rules", "default_rule"} | resources.table.unknown_to(call.version)
         kept = {name for name in kept if name not in fields and hasattr(old, name)}
+        if getattr(old, "enable_partitioning", False) and fields.get("max_size_mb") == PARTITIONS * old.max_size_mb:
+            fields = fields | {"max_size_mb": old.max_size_mb}  # as it was shown
         new = resources.describe(path, fields | {name: getattr(old, name) for name in kept}, call.now)
         return dataclasses.replace(new, name=old.name, created_at=old.created_at)
 
@@ -377,9 +380,14 @@ class AdminApi:
     def _entry(self, call: _Call, resources: ResourceKind, path: ResourcePath, found: Any) -> str:
         description = resources.description(found)
         host = urlsplit(call.base).netloc
-        forwards = {field: f"sb://{host}/{to}" for field in FORWARDS if (to := getattr(description, field, None))}
-        if forwards:
-            description = dataclasses.replace(description, **forwards)
+        shown: dict[str, Any] = {
+            field: f"sb://{host}/{to}" for field in FORWARDS if (to := getattr(description, field, None))
+        }
+        if getattr(description, "enable_partitioning", False):
+            # the service shows the size of all partitions together
+            shown["max_size_mb"] = PARTITIONS * description.max_size_mb
+        if shown:
+            description = dataclasses.replace(description, **shown)
         return atom.write_entry(
             atom.write_description(resources.table, description, resources.counts(found), call.version),
             title=description.name,
