@@ -32,7 +32,7 @@ from pairbus.amqp.limits import Limits
 from pairbus.broker.access.authorization import claims_of_key, key_name_in, rules_in_force
 from pairbus.broker.access.keys import KeyRing, grant_on_entity
 from pairbus.broker.access.throttling import FILTERS, Throttling
-from pairbus.broker.access.unauthenticated import TLS_BYTES, UnauthenticatedQuota
+from pairbus.broker.access.unauthenticated import UnauthenticatedQuota
 from pairbus.broker.amqp.connection import AmqpConnection
 from pairbus.broker.amqp.dispatcher import Dispatcher, Runs
 from pairbus.broker.amqp.session_waiters import SessionWaiters
@@ -49,7 +49,7 @@ from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.topic import Topic
 from pairbus.broker.net.hosts import check_reach, is_loopback, own_address
-from pairbus.broker.net.listener import Listener, tls_buffer_bytes
+from pairbus.broker.net.listener import Listener
 from pairbus.broker.operations.lock_tokens import random_tokens
 from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.operations.nodes import NODES, NODES_MAX
@@ -572,7 +572,7 @@ class Broker:
         self.runs = Runs(asyncio.get_running_loop())
         self.loop_turns = LoopTurns()
         #: What the connections of all namespaces that have put no token may use.
-        self.unauthenticated = UnauthenticatedQuota(TLS_BYTES + tls_buffer_bytes(asyncio.get_running_loop()))
+        self.unauthenticated = UnauthenticatedQuota()
         self.certificates: certificates.Certificates
         self._control: ControlServer | None = None
         self._closing_ends = float("inf")

@@ -26,7 +26,6 @@ from pairbus.broker.access.unauthenticated import (
     TOTAL_BYTES_MAX,
     UnauthenticatedQuota,
 )
-from pairbus.broker.net.listener import tls_buffer_bytes
 from pairbus.testing import ManualClock
 from tests.broker.attack_words import SASL_HEADER, Target, attach, begun, frame, let_in, opened, put_token, transfer
 from tests.broker.attacks import client_hello, connected
@@ -193,7 +192,7 @@ async def test_handshakes_share_what_all_strangers_may_hold(
     served: tuple[Broker, ManualClock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker, _ = served
-    one = TLS_BYTES + tls_buffer_bytes(asyncio.get_running_loop())
+    one = TLS_BYTES
     monkeypatch.setattr(unauthenticated, "TOTAL_BYTES_MAX", 3 * one + CONNECTION_BYTES)
     async with saying(broker, 3, client_hello()) as sockets:
         assert {(await heard(sock))[:1] for sock in sockets} == {b"\x16"}

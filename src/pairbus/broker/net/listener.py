@@ -24,7 +24,6 @@ import select
 import socket
 import ssl
 import weakref
-from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -583,12 +582,6 @@ def _client_hello_size(head: bytes) -> int | None:
     if head[1] != 3 or record > _TLS_RECORD_BYTES_MAX or head[5] != _CLIENT_HELLO or message + 4 > record:
         return None
     return 5 + record
-
-
-def tls_buffer_bytes(loop: asyncio.AbstractEventLoop) -> int:
-    """Return what each connection with TLS costs on this loop besides what it costs on uvloop: asyncio's fills a buffer
-    with zeros before anything has come."""
-    return SSLProtocol.max_size if isinstance(loop, asyncio.BaseEventLoop) else 0
 
 
 def _new_socket(family: socket.AddressFamily) -> socket.socket:
