@@ -300,7 +300,9 @@ class LedgerWriter:
 
     def _keep_series(self, number: int) -> None:
         draft = self._folder / f".{self.writer}.series.draft"
-        draft.write_text(f"{self._series} {number}\n")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(f"{self._series} {number}\n")
         draft.replace(self._folder / f"{self.writer}.series")
 
     def _write(self, data: bytes) -> None:
