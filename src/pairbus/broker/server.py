@@ -257,6 +257,7 @@ class NamespaceServer:
             gc.enable()
             gc.freeze()
         self.namespace.quotas = self._plan.quotas
+        self.namespace.detach_deleted = self._detach_deleted
         self._journal = journal
         self._log_notes()
         self._broker.start_journal(journal)
@@ -427,15 +428,13 @@ class NamespaceServer:
             yield
 
     def _deleted(self, target: MessageQueue | Topic) -> None:
-        """Detach the links to what was deleted in the next turn of the loop: a topic goes with its subscriptions."""
+        """Note what was deleted; a topic and its subscriptions are looked for together."""
         text = f"The messaging entity '{target.path}' could not be found: it was deleted."
-        if not self._gone:
-            self.loop.call_soon(self._detach_deleted)
         self._gone[target] = Refusal(conditions.NOT_FOUND, text)
 
-    def _detach_deleted(self) -> None:
+    def _detach_deleted(self) -> Generator[None, None, None]:
         gone, self._gone = self._gone, {}
-        self.namespace.in_slices(lambda: self._detach(gone))
+        yield from self._detach(gone)
 
     # -- faults
 

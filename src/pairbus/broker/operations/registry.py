@@ -51,6 +51,9 @@ class Registry(StoreOperations):
         #: Queues and topics by name in lower case.
         self.queues: Mapping[str, QueueEntity] = MappingProxyType(self._queues)
         self.topics: Mapping[str, Topic] = MappingProxyType(self._topics)
+        #: Ends the links to what was deleted, before the deletion is answered: a client that has the answer must not
+        #: send on one of them.
+        self.detach_deleted: Callable[[], Generator[None, None, None]] = _no_links
         # Entities that time is watched for: they forget message ids, or are deleted when nobody uses them.
         self._aging: dict[int, QueueEntity] = {}
         self._partitions_down: PartitionsDown | None = None
@@ -299,6 +302,7 @@ class Registry(StoreOperations):
             if not entity.deleted:
                 self._forget(entity)
                 yield
+        yield from self.detach_deleted()
         for entity in entities:
             entity.let_go()
 
@@ -355,6 +359,10 @@ class Registry(StoreOperations):
 
         self._journal.append(records.META, records.pack_id(live_records.next_id), written)
         live_records.meta = UNPLACED
+
+
+def _no_links() -> Generator[None, None, None]:
+    yield from ()
 
 
 def _forget_ids(history: DuplicateHistory) -> Iterator[None]:
