@@ -30,7 +30,9 @@ class Gauges:
         metrics.gauge("connections", "Connections open now.", self._connections)
         metrics.gauge("tokenless_bytes", "Bytes held for connections that have put no token.", self._tokenless)
         metrics.counter("journal_syncs_total", "Syncs of the journal since the start.", self._syncs)
-        help_text = "The longest turn of the event loop in the last one to two minutes, to within 5 ms."
+        help_text = (
+            "The longest turn of the event loop in the last one to two minutes, to within 5 ms, or 50 after idling."
+        )
         metrics.gauge("loop_turn_seconds_max", help_text, self._longest_turn)
         help_text = "Turns of the event loop that took more than 20 ms, since the start."
         metrics.counter("loop_long_turns_total", help_text, self._long_turns)

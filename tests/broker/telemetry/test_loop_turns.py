@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from pairbus.broker.telemetry.loop_turns import EVERY_S, LONG_S, PERIOD_S, LoopTurns
+from pairbus.broker.telemetry.loop_turns import EVERY_S, IDLE_EVERY_S, LONG_S, PERIOD_S, LoopTurns
 
 
 class Loop:
     """Keeps the timers that are set, and the time."""
 
     def __init__(self) -> None:
-        self.now = 100.0
+        self.now = self.cpu_s = 100.0
         self.due: list[tuple[float, Callable[[], object]]] = []
 
     def call_later(self, delay: float, callback: Callable[..., object], *arguments: object) -> Loop:
@@ -40,7 +40,7 @@ def loop() -> Loop:
 
 @pytest.fixture
 def turns(loop: Loop) -> LoopTurns:
-    turns = LoopTurns(lambda: loop.now)
+    turns = LoopTurns(lambda: loop.now, lambda: loop.cpu_s)
     turns.start(cast(asyncio.AbstractEventLoop, loop))
     return turns
 
@@ -77,8 +77,18 @@ def test_what_the_loop_did_before_the_start_does_not_count(loop: Loop) -> None:
 
 
 def test_it_beats_until_it_is_stopped(loop: Loop, turns: LoopTurns) -> None:
+    loop.cpu_s += EVERY_S
     loop.turn(0.0)
     ((at, _),) = cast(Any, loop.due)
     assert at == pytest.approx(loop.now + EVERY_S)
     turns.stop()
     assert not loop.due
+
+
+def test_it_beats_less_often_while_there_is_nothing_to_do(loop: Loop, turns: LoopTurns) -> None:
+    waits = []
+    for used_s in (0.0, 0.0, 0.0, 0.0, 0.02, 0.0):
+        loop.cpu_s += used_s
+        loop.turn(0.0)
+        waits.append(loop.due[0][0] - loop.now)
+    assert waits == pytest.approx([0.01, 0.02, 0.04, IDLE_EVERY_S, EVERY_S, 0.01])
