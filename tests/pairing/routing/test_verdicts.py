@@ -271,6 +271,14 @@ def test_p18_a_refused_websocket_is_no_failed_authentication() -> None:
         assert not is_answer(error)
 
 
+def test_p18_a_wrong_key_is_refused_although_the_retry_met_silence() -> None:
+    error = sdk.ServiceBusAuthenticationError(message="failed to authenticate", condition="amqp:client-error")
+    error.__cause__ = sdk.OperationTimeoutError()
+    error.__cause__.__cause__ = TimeoutError()
+    assert DEFAULT(error) is Verdict.REFUSED
+    assert is_answer(error)
+
+
 def test_p18_a_table_can_be_changed_row_by_row() -> None:
     table = DEFAULT.with_rows((sdk.MessagingEntityDisabledError, Q), ("com.microsoft:never-heard-of", B), name="mine")
     assert table(sdk.MessagingEntityDisabledError()) is Q

@@ -98,13 +98,13 @@ def said(error: BaseException) -> BaseException:
     return error
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and its causes, as far as they were kept."""
+def _causes(error: BaseException, but: tuple[type[BaseException], ...] = ()) -> Iterator[BaseException]:
+    """Yield the error and its causes, as far as they were kept, `but` for errors of these classes and theirs."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
         each = waiting.pop()
-        if isinstance(each, BaseException) and id(each) not in seen:
+        if isinstance(each, BaseException) and id(each) not in seen and not isinstance(each, but):
             seen.add(id(each))
             yield each
             waiting += [getattr(each, "inner_exception", None), each.__cause__, each.__context__]
@@ -137,7 +137,8 @@ def is_authentication(error: BaseException) -> bool:
     WebSocket it calls a connection that was refused a failed authentication."""
     if not isinstance(error, ServiceBusAuthenticationError) and not _named(_inner(error), "AuthenticationException"):
         return False
-    return not any(isinstance(each, OSError) for each in _causes(error))
+    # What a broker has answered may have the silence after it as its cause (P18).
+    return not any(isinstance(each, OSError) for each in _causes(error, (OperationTimeoutError,)))
 
 
 def _no_word_on_the_token(error: BaseException) -> bool:
