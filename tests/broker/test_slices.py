@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -129,6 +132,44 @@ def test_an_error_is_reported_to_done_and_stops_no_other_job() -> None:
     with pytest.raises(LookupError, match="not here"):
         failed[0].result()
     assert loop.ended == ["b"]
+
+
+def test_a_job_that_ended_waits_for_no_cycle_collector() -> None:
+    """Neither its error, whose traceback leads to the job, nor what `done` refers to."""
+    kept: list[weakref.ref[Any]] = []
+
+    class Failure(Exception):
+        def __init__(self) -> None:
+            kept.append(weakref.ref(self))
+
+    def work(jobs: list[Job[None]], is_cancelled: bool) -> Generator[None, None, None]:
+        yield
+        if is_cancelled:
+            jobs[0].cancel()
+        raise Failure
+
+    def run(is_cancelled: bool) -> None:
+        loop = Loop()
+        jobs: list[Job[None]] = []
+
+        def done(job: Job[None]) -> None:
+            with contextlib.suppress(Failure):
+                jobs[0].result()
+
+        kept.append(weakref.ref(done))
+        with loop.slices.holding():
+            jobs.append(loop.slices.start(work(jobs, is_cancelled), done))
+        del done
+        loop.turn()
+        assert jobs[0].is_done
+
+    gc.disable()
+    try:
+        for is_cancelled in (False, True):
+            run(is_cancelled)
+        assert [each() for each in kept] == [None] * 4
+    finally:
+        gc.enable()
 
 
 def test_an_error_in_done_is_raised_and_stops_no_other_job() -> None:

@@ -224,6 +224,7 @@ class Connection:
         self.stage = Stage.CLOSED
         self._buffer = b""
         self._out.clear()
+        self._sasl = None  # it may lead back to whom we belong to
         for session in self._sessions.values():
             session.lose()
         self._sessions.clear()

@@ -60,9 +60,17 @@ class Job(Generic[T]):
         return f"<Job {self._work}: {'done' if self.is_done else 'under way'}>"
 
     def result(self) -> T:
-        """Return what the work returned, or raise what it raised."""
-        if self._error is not None:
-            raise self._error
+        """Return what the work returned, or raise what it raised, once.
+
+        The job doesn't keep an error that was raised: its traceback leads back to the job, and a client's request would
+        wait in memory for the cycle collector.
+        """
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
         return self._result
 
     def cancel(self) -> None:
@@ -81,16 +89,18 @@ class Job(Generic[T]):
         except StopIteration as end:
             self._result = end.value
         except Exception as error:  # it is the caller's, who gets it from `result`
-            self._error = error
+            if not self.is_done:
+                self._error = error
         else:
             self._is_running = False
             if self.is_done:
                 self._end()
             return
         self.is_done = True
+        done, self._done = self._done, None  # which may lead to the job
         try:
-            if self._done is not None:
-                self._done(self)
+            if done is not None:
+                done(self)
         finally:
             self._end()
 

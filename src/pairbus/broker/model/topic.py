@@ -116,7 +116,9 @@ class Topic(QueueEntity):
         if self._subscriptions.get(key) is subscription:
             del self._subscriptions[key]
             if self.deleted:
-                return  # with the topic: it decides nothing any more
+                # with the topic: it decides nothing any more, and the index would lead back to the subscription
+                self._index = RuleIndex()
+                return
             self._note_sessions()
             self._index.drop(subscription)
 
