@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 EVENTS = (
     "t double, kind string, ns string, entity string, mid string, seq long, bytes long, units long, outcome string, "
@@ -14,7 +15,8 @@ FILES = (
 )
 
 
-class Ledgers(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Ledgers:
     events: Any
     files: Any
     notes: tuple[str, ...] = ()
