@@ -43,8 +43,8 @@ from .crash_load import (
     admin_client,
     async_sdk_client,
     list_registers,
-    look_at,
     look_sdk,
+    look_wire,
     path_of,
     payload_of,
     sdk_client,
@@ -136,7 +136,7 @@ async def receive_and_settle(
     worker: Worker, receiver: Receiver, home: str, actions: Sequence[str], *, is_dead: bool = False
 ) -> None:
     messages = await receiver.receive(20, 0.1)
-    looks = [worker.saw(look_at(home, is_dead, message.payload)) for message in messages]
+    looks = [worker.saw(look_wire(home, message, DEAD if is_dead else ACTIVE)) for message in messages]
     for message, look in zip(messages, looks, strict=True):
         to = worker.rng.choice(actions)
         with worker.settling(look, to) as reason:
@@ -350,7 +350,7 @@ async def receive_forwarded(worker: Worker) -> None:
         arrived, complaints = await client.receiver("arrived"), await client.receiver("complaints")
         while await worker.proceed_async():
             for message in await arrived.receive(20, 0.1):
-                look = worker.saw(look_at("arrived", False, message.payload))
+                look = worker.saw(look_wire("arrived", message))
                 if worker.rng.random() < 0.3:
                     # a dead letter is gone from here and comes there
                     with worker.sending([look.id], "complaints"), worker.settling(look, GONE):

@@ -403,15 +403,28 @@ def split_of(payload: bytes) -> ReceivedMessage:
 
 
 def look_at(home: str, is_dead: bool, payload: bytes) -> Look:
-    """Of what the wire client received or peeked."""
+    """Of what the wire client peeked."""
     message = split_of(payload)
-    properties = read_properties(payload, message.sections)
-    id = str(properties.message_id)
-    body = b"".join(part for _, part in read_body(payload, message.sections))
-    state, said = _STATES[message.annotations.get("x-opt-message-state", 0)], {}
+    state = _STATES[message.annotations.get("x-opt-message-state", 0)]
     if is_dead:
-        said = read_application_properties(payload, message.sections)
         state = DEAD if state == ACTIVE else f"{state} among the dead letters"
+    return _look_wire(home, message, state)
+
+
+def look_wire(home: str, message: ReceivedMessage, state: str = ACTIVE) -> Look:
+    """Of what a receiver of the wire client got, which is never deferred. Unlike a peek, a delivery says of a message
+    that had been scheduled that it is."""
+    was_scheduled = message.annotations.get("x-opt-scheduled-enqueue-time") is not None
+    assert _STATES[message.annotations.get("x-opt-message-state", 0)] == (SCHEDULED if was_scheduled else ACTIVE)
+    return _look_wire(home, message, state)
+
+
+def _look_wire(home: str, message: ReceivedMessage, state: str) -> Look:
+    payload, sections = message.payload, message.sections
+    properties = read_properties(payload, sections)
+    id = str(properties.message_id)
+    body = b"".join(part for _, part in read_body(payload, sections))
+    said = read_application_properties(payload, sections)
     return Look(
         home, id, state, message.sequence_number or 0, time.time(), message.delivery_count, body == body_of(id),
         said.get("DeadLetterReason"), said.get("DeadLetterErrorDescription"), properties.group_id,
@@ -419,7 +432,10 @@ def look_at(home: str, is_dead: bool, payload: bytes) -> Look:
 
 
 def look_sdk(home: str, message: Any, state: str = ACTIVE) -> Look:
-    assert message.state == (ServiceBusMessageState.DEFERRED if state == DEFERRED else ServiceBusMessageState.ACTIVE)
+    """Of what the SDK received."""
+    was_scheduled = message.scheduled_enqueue_time_utc is not None
+    delivered = ServiceBusMessageState.SCHEDULED if was_scheduled else ServiceBusMessageState.ACTIVE
+    assert message.state == (ServiceBusMessageState.DEFERRED if state == DEFERRED else delivered)
     id, is_dead = message.message_id, state == DEAD
     return Look(
         home, id, state, message.sequence_number, time.time(), message.delivery_count,

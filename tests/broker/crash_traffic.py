@@ -31,8 +31,8 @@ from .crash_load import (
     Workers,
     admin_client,
     async_sdk_client,
-    look_at,
     look_sdk,
+    look_wire,
     outcome_of,
     payload_of,
     sdk_client,
@@ -126,7 +126,7 @@ async def take_events_by_wire(worker: Worker) -> None:
 
         async def take() -> None:
             for message in await receiver.receive(worker.rng.randint(1, TAKE_COUNT), 0.3):
-                _take(worker, look_at("events", False, message.payload))
+                _take(worker, look_wire("events", message))
 
         await worker.repeat(take)
 
@@ -156,7 +156,7 @@ async def receive_bulk(worker: Worker) -> None:
             by_action: dict[tuple[str, str | None], list[tuple[ReceivedMessage, Look]]] = {}
             for message in await receiver.receive(50, 0.3):
                 to = worker.rng.choice(_ACTIONS)
-                look = worker.saw(look_at("bulk", False, message.payload))
+                look = worker.saw(look_wire("bulk", message))
                 by_action.setdefault((to, worker.reason_for(to)), []).append((message, look))
             for (to, reason), group in by_action.items():
                 await _settle_together(worker, client, receiver, group, to, reason)
