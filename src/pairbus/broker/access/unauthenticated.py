@@ -34,12 +34,11 @@ TLS_READ_BYTES: Final = 16 * 1024
 
 
 class UnauthenticatedQuota:
-    """The bytes that each connection without a token holds. `tls_bytes` is what TLS costs on this loop."""
+    """The bytes that each connection without a token holds."""
 
-    __slots__ = ("_held", "_tls_bytes", "held_bytes")
+    __slots__ = ("_held", "held_bytes")
 
-    def __init__(self, tls_bytes: int = TLS_BYTES) -> None:
-        self._tls_bytes = tls_bytes
+    def __init__(self) -> None:
         self._held: dict[object, int] = {}
         self.held_bytes = 0
 
@@ -58,7 +57,7 @@ class UnauthenticatedQuota:
             text = f"A connection that has put no token may hold {each_bytes_max} bytes; this one holds {size}."
             return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
         if is_secure:
-            size += self._tls_bytes + (2 * largest_read if largest_read > TLS_READ_BYTES else 0)
+            size += TLS_BYTES + (2 * largest_read if largest_read > TLS_READ_BYTES else 0)
         else:
             size += CONNECTION_BYTES
         held = self.held_bytes - self._held.get(who, 0) + size
