@@ -323,19 +323,20 @@ def test_it_is_noticed(
 def test_p19_a_trial_that_is_never_freed_leaves_the_next_one_without_its_terms(
     is_freed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By P19 alone it shows where no backlog queue is left: the next call goes to the primary all the same and has the
-    same share of the time, but as the last way out, and not as the trial that it must be."""
+    """By P19 alone it shows where no backlog queue is left, and none that said no, which would be asked first: the next
+    call goes to the primary all the same and has the same share of the time, but as the last way out, which ends with
+    whatever says no, and not as the trial that it must be."""
     if not is_freed:
         monkeypatch.setattr(Dispatch, "abandon", lambda *args, **more: None)
     world = World(Settings(probe="trial", ping_primary_interval=5.0, send_timeout=40.0), [0], prompt=True)
-    world.weather.update({"a": Weather.SILENT, 0: Weather.DOWN})
+    world.weather.update({"a": Weather.SILENT, 0: Weather.SILENT})
     world.operate("a", "force")
     world.advance(5.0, ticks_first=True)
     trial = world.send("a1", None)
-    other = world.send("a2", None)
+    other = world.send("a2", 8.0)
     assert trial.at is not None and trial.at.place == "a" and other.at is not None and other.at.place == 0
-    world.reply(other.at, late=False)
-    world.advance(5.0, ticks_first=True)
+    world.advance(10.0, ticks_first=True)
+    assert world.coordinator.rotation.ejected
     world.check()
     world.cancel(trial)
     world.send("a1", None)

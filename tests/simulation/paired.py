@@ -67,6 +67,7 @@ GIVEN_UP_S: Final = 5.0
 LEAST_S: Final = 0.001
 #: So late the answer to an attempt may be whose time is over.
 SLACK_S: Final = 0.25
+_BUSY: Final = ServiceBusServerBusyError(message="busy")
 #: What a failed attempt says: of the entity, or (late, not tried, large) of the answer, the client or the message.
 Kind = Literal["down", "late", "busy", "gone", "large", "not tried"]
 
@@ -296,9 +297,11 @@ class Paired:
         """Judge the terms of an attempt at the primary; return how long its silence is waited for (P19)."""
         is_spared = self._is_spared() and not is_once_more
         self._judge_opening(step, is_spared, is_trial)
-        ends_early = step.terms is not None and step.terms.ends_at is not None
+        ends_at = None if step.terms is None else step.terms.ends_at
         is_wanted = is_spared or is_once_more or (is_trial and bool(self._queues))
-        demand(ends_early == is_wanted, "P19: what ends the attempt")
+        demand((ends_at is not None) == is_wanted, "P19: what ends the attempt")
+        # That the primary is busy is no failure: it ends the last attempt alone, which the next round repeats (P13).
+        demand(ends_at is None or ends_at(_BUSY) == is_once_more, "P19: what ends the attempt")
         silence_s = math.inf if step.terms is None else step.terms.silence_s
         wanted = self.settings.primary_patience
         if wanted == "adaptive" and is_spared and not is_trial:
