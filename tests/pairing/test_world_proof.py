@@ -262,8 +262,9 @@ def given_up_sends_say_nothing(real: Any, self: Dispatch, now: float, given_up: 
     real(self, now)
 
 
-def patience_is_forgotten(real: Any, self: Coordinator) -> PrimaryTerms:
-    return PrimaryTerms(self.ends_at)
+def patience_is_forgotten(real: Any, self: Coordinator) -> PrimaryTerms | None:
+    terms = real(self)
+    return None if terms is None else PrimaryTerms(terms.ends_at)
 
 
 def slow_sends_count_for_nothing(real: Any, *args: Any) -> bool:
@@ -297,7 +298,7 @@ SABOTAGES: tuple[tuple[type, str, Callable[..., Any], str], ...] = (
     (Failover, "primary_failed", stale_failure_counts, "P15"),
     (Dispatch, "abandon", cancelled_trial_is_never_freed, "P13|P15|P16|P19|P31"),
     (Dispatch, "abandon", given_up_sends_say_nothing, "P15"),
-    (Coordinator, "_common_terms", patience_is_forgotten, "P19"),
+    (Coordinator, "_common_terms", patience_is_forgotten, "P19: (a link may take|the patience is)"),
     (Coordinator, "is_brownout", slow_sends_count_for_nothing, "P15|P19"),
     (Coordinator, "ping_succeeded", slow_ping_is_good, "P15|P23"),
     (Rotation, "in_use", ready_link_to_an_ejected_queue, "P13"),
