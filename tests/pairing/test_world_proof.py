@@ -22,6 +22,7 @@ from pairbus.pairing.routing.dispatch import Dispatch
 from pairbus.pairing.routing.failover import Failover
 from pairbus.pairing.routing.patience import Brownout, PrimaryTerms
 from pairbus.pairing.routing.rotation import Pick, Rotation
+from pairbus.pairing.routing.states import EntityState
 from pairbus.pairing.routing.verdicts import DEFAULT, Table, Verdict
 
 from .world import BUSY, ENTITIES, GONE, LARGE, NOT_TRIED, SENDERS, Weather, World
@@ -279,13 +280,6 @@ def ready_link_to_an_ejected_queue(real: Any, self: Rotation, queue: int) -> Pic
     return Pick(queue, False, self._terms.get(queue, 0))
 
 
-def every_silence_is_a_false_alarm(
-    real: Any, self: Coordinator, failover: Failover, now: float, *args: Any, **more: Any
-) -> None:
-    self.answered_at = now
-    real(self, failover, now, *args, **more)
-
-
 # Bugs in what worlds with real brokers never meet: throttling, refusals by an entity, several pings, cancelled calls,
 # patience, brownouts, links that stand ready.
 # tests/simulation/sabotage/client_sabotages.py has the others.
@@ -302,7 +296,6 @@ SABOTAGES: tuple[tuple[type, str, Callable[..., Any], str], ...] = (
     (Coordinator, "is_brownout", slow_sends_count_for_nothing, "P15|P19"),
     (Coordinator, "ping_succeeded", slow_ping_is_good, "P15|P23"),
     (Rotation, "in_use", ready_link_to_an_ejected_queue, "P13"),
-    (Coordinator, "primary_failed", every_silence_is_a_false_alarm, "P15|P16|P31"),
     (Coordinator, "_operated", operator_moves_what_is_pinned, "P23"),
 )
 
@@ -346,3 +339,29 @@ def test_p19_a_trial_that_is_never_freed_leaves_the_next_one_without_its_terms(
     else:
         with pytest.raises(AssertionError, match="P19: what ends the attempt"):
             world.check()
+
+
+@pytest.mark.parametrize("is_false_alarm", [True, False])
+def test_p31_a_silence_long_after_the_last_answer_is_no_false_alarm(
+    is_false_alarm: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ping at once shows it, which only follows a short silence where the patience is adaptive."""
+    real = Coordinator.primary_failed
+
+    def as_if_just_heard(self: Coordinator, failover: Failover, now: float, *args: Any, **more: Any) -> None:
+        self.answered_at = now
+        real(self, failover, now, *args, **more)
+
+    if is_false_alarm:
+        monkeypatch.setattr(Coordinator, "primary_failed", as_if_just_heard)
+    world = World(Settings(primary_patience="adaptive", failover_interval=0.0), [0], prompt=True)
+    world.weather["a"] = Weather.SILENT
+    world.advance(10.0, ticks_first=True)
+    world.send("a1", None)
+    world.advance(5.0, ticks_first=True)
+    if is_false_alarm:
+        with pytest.raises(AssertionError, match="P31: a ping at"):
+            world.check()
+    else:
+        world.check()
+        assert world.coordinator.states()["a"] is EntityState.FAILED_OVER
