@@ -1,0 +1,318 @@
+"""Measures how many small defects the fast tests notice: `python scripts/mutation_score.py`.
+
+A mutant is one module with one change in its syntax tree: a comparison or an operator replaced, a condition negated, a
+number increased by one, a statement or a return value left out. The sample is the same on each run, and stays the same
+for functions that don't change: the sites whose digests are the smallest. A mutant is run against the fast tests that
+mirror its module or name it, in a process forked from one that has imported pytest and the libraries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import importlib.abc
+import importlib.util
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import CodeType, ModuleType
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src" / "pairbus"
+#: What is mutated: decisions, which are pure, and the journal; and where the tests of each are.
+FOLDERS = {
+    "amqp": "amqp",
+    "broker/format": "broker",
+    "broker/model": "broker",
+    "broker/sql": "broker",
+    "cost": "cost",
+    "journal": "journal",
+    "pairing/backlog": "pairing",
+    "pairing/routing": "pairing",
+    "syphon/core": "syphon",
+}
+#: A mutant is caught, too, if its tests use more of a processor than this, or wait for longer: no module needs as much.
+CPU_S = 120
+WAIT_S = 600.0
+#: The exit code of a process in which the tests did not even begin.
+BROKEN = 99
+
+_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+_OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Add,
+    ast.FloorDiv: ast.Mult,
+    ast.Div: ast.Mult,
+    ast.Mod: ast.Mult,
+    ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+}
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True)
+class Site:
+    module: str
+    function: str
+    kind: str
+    #: Which of the function's sites of this kind it is, from 0.
+    ordinal: int
+    line: int
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(f"{self.module} {self.function} {self.kind} {self.ordinal}".encode()).hexdigest()
+
+
+class Mutation(ast.NodeTransformer):
+    """Visits all sites of a module in order, and changes the one that is given."""
+
+    def __init__(self, module: str, target: Site | None = None) -> None:
+        self.module = module
+        self.target = target
+        self.sites: list[Site] = []
+        self._function: list[str] = []
+        self._counts: dict[tuple[str, str], int] = {}
+
+    def _is_target(self, kind: str, node: ast.AST) -> bool:
+        if not self._function:
+            return False
+        function = ".".join(self._function)
+        ordinal = self._counts.get((function, kind), 0)
+        self._counts[function, kind] = ordinal + 1
+        site = Site(self.module, function, kind, ordinal, getattr(node, "lineno", 0))
+        self.sites.append(site)
+        return self.target is not None and site.digest == self.target.digest
+
+    def _visit_named(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> ast.AST:
+        is_function = isinstance(node, _FUNCTIONS)
+        if is_function and node.name in ("__repr__", "__str__"):
+            return node
+        if is_function or self._function:
+            self._function.append(node.name)
+            node.body = [self.visit(each) for each in node.body]
+            self._function.pop()
+        else:
+            outer = self._function
+            for each in node.body:
+                self._function = [node.name] if isinstance(each, _FUNCTIONS) else []
+                self.visit(each)
+            self._function = outer
+        return node
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _visit_named
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        if self._is_target("comparison", node):
+            node.ops = [_COMPARISONS[type(node.ops[0])](), *node.ops[1:]]
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        other = _OPERATORS.get(type(node.op))
+        if other is not None and self._is_target("operator", node):
+            node.op = other()
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        self.generic_visit(node)
+        if self._is_target("and-or", node):
+            node.op = ast.And() if isinstance(node.op, ast.Or) else ast.Or()
+        return node
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        self.generic_visit(node)
+        return node.operand if isinstance(node.op, ast.Not) and self._is_target("not", node) else node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if isinstance(node.value, bool):
+            return ast.copy_location(ast.Constant(not node.value), node) if self._is_target("bool", node) else node
+        if isinstance(node.value, int | float) and self._is_target("number", node):
+            return ast.copy_location(ast.Constant(node.value + 1), node)
+        return node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        return node  # what a message says is no decision
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        return node
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        self.generic_visit(node)
+        if self._is_target("if", node):
+            node.test = ast.copy_location(ast.UnaryOp(ast.Not(), node.test), node.test)
+        return node
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        if isinstance(node.value, ast.Constant):
+            return node
+        self.generic_visit(node)
+        if isinstance(node.value, ast.Call) and self._is_target("statement", node):
+            return ast.copy_location(ast.Pass(), node)
+        return node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        self.generic_visit(node)
+        return ast.copy_location(ast.Pass(), node) if self._is_target("statement", node) else node
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        self.generic_visit(node)
+        if node.value is not None and not isinstance(node.value, ast.Constant) and self._is_target("return", node):
+            node.value = ast.copy_location(ast.Constant(None), node.value)
+        return node
+
+
+def source_of(module: str) -> Path:
+    return ROOT / "src" / f"{module.replace('.', '/')}.py"
+
+
+def all_sites() -> Iterator[Site]:
+    for folder in FOLDERS:
+        for path in sorted((SRC / folder).rglob("*.py")):
+            if path.name != "__init__.py":
+                mutation = Mutation(".".join(path.relative_to(ROOT / "src").with_suffix("").parts))
+                mutation.visit(ast.parse(path.read_text()))
+                yield from mutation.sites
+
+
+def tests_of(module: str) -> list[str]:
+    """Return the test files that mirror the module, and those that name it, the mirroring ones first."""
+    inside = module.removeprefix("pairbus.").replace(".", "/")
+    folder = next(tests for source, tests in FOLDERS.items() if inside.startswith(f"{source}/"))
+    name = inside.rpartition("/")[2]
+    package = module.rpartition(".")[0]
+    mirrors, others = [], []
+    for path in sorted((ROOT / "tests" / folder).rglob("test_*.py")):
+        if path.stem.startswith(f"test_{name}"):
+            mirrors.append(str(path))
+        else:
+            text = path.read_text()
+            if module in text or (f"from {package} import" in text and name in text):
+                others.append(str(path))
+    return mirrors + others
+
+
+class Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports one module with its change."""
+
+    def __init__(self, module: str, code: CodeType) -> None:
+        self.module = module
+        self.code = code
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self.module:
+            return None
+        return importlib.util.spec_from_file_location(fullname, source_of(fullname), loader=self)
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(self.code, module.__dict__)  # noqa: S102 - to run a changed module is what this is for
+
+
+def run_in_child(site: Site, tests: list[str]) -> int:
+    """Return pytest's exit code for the mutant. Runs in a forked process."""
+    import pytest
+
+    mutation = Mutation(site.module, site)
+    tree = ast.fix_missing_locations(mutation.visit(ast.parse(source_of(site.module).read_text())))
+    sys.meta_path.insert(0, Mutated(site.module, compile(tree, str(source_of(site.module)), "exec")))
+    os.chdir(ROOT)
+    sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+    quiet = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(quiet, descriptor)
+    options = ["-x", "-q", "-p", "no:xdist", "-m", "not slow and not soak", "--timeout", "0"]
+    # The libraries are imported already, which pytest warns of, and warnings are errors.
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    return int(pytest.main([*options, *tests]))
+
+
+def start(site: Site, tests: list[str]) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            os._exit(run_in_child(site, tests))
+        except BaseException:  # what fails before the tests begin says nothing of them
+            traceback.print_exc()
+            os._exit(BROKEN)
+    return child
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sample", type=int, default=640)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    import azure.servicebus.aio.management  # noqa: F401
+    import hypothesis  # noqa: F401
+    import pytest_asyncio  # noqa: F401
+    import uvloop  # noqa: F401
+
+    everything = list(all_sites())
+    sample = sorted(everything, key=lambda site: site.digest)[: arguments.sample]
+    sample.sort(key=lambda site: (site.module, site.line))
+    print(f"{len(sample)} of {len(everything)} mutants", file=sys.stderr)
+    waiting = list(reversed(sample))
+    running: dict[int, tuple[Site, float]] = {}
+    fates: dict[Site, str] = {}
+    while waiting or running:
+        while waiting and len(running) < arguments.jobs:
+            site = waiting.pop()
+            tests = tests_of(site.module)
+            if tests:
+                running[start(site, tests)] = (site, time.monotonic() + WAIT_S)
+            else:
+                fates[site] = "untested"
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if child in running:
+            site, _ = running.pop(child)
+            code = os.waitstatus_to_exitcode(status)
+            if code in (BROKEN, 3, 4):  # 3 and 4: pytest's own failure, and wrong arguments
+                sys.exit(f"the tests of {site} could not be run: exit code {code}")
+            fates[site] = {0: "survived", 5: "untested"}.get(code, "caught")
+            print(f"{len(fates)}/{len(sample)} {fates[site]}: {site}", file=sys.stderr, flush=True)
+        for child, (site, end) in list(running.items()):
+            if time.monotonic() > end:
+                os.killpg(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                del running[child]
+                fates[site] = "caught"
+                print(f"{len(fates)}/{len(sample)} caught by the time-out: {site}", file=sys.stderr, flush=True)
+        time.sleep(0.01)
+    caught = sum(fate == "caught" for fate in fates.values())
+    print(f"mutation score: {caught} of {len(fates)} mutants caught, {100 * caught / len(fates):.1f} %")
+    if arguments.json:
+        rows = [{**vars(site), "fate": fates[site]} for site in sample]
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
