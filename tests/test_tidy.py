@@ -1,4 +1,4 @@
-"""The house's rules that a machine can keep: ARCHITECTURE.md says them in words, this file in tables."""
+"""The rules of the house that a machine can check. Which room may import which stands in `tests/architecture.py`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests import architecture
+from tests.architecture import ROOMS
 
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src" / "pairbus"
@@ -29,63 +32,6 @@ IO_MODULES = {
 IO_ALLOWED = {"journal/errors": {"os"}}  # os.strerror: the words for an errno
 FILES_MAX = 16  # of a folder, its __init__ not counted
 
-# Folder, or file at the top of one → what it may import of pairbus besides itself. A folder stands for what lies in it.
-# "" is the package itself, for its version.
-ROOMS: dict[str, set[str]] = {
-    "": {"errors", "pairing", "sync"},  # what the package hands out, imported when it is asked for
-    "billing": set(),
-    "errors": set(),
-    "moved": set(),
-    "sas": {"errors"},
-    "connection_string": {"errors"},
-    "credentials": {"amqp", "connection_string", "sas"},
-    "amqp": set(),
-    "journal": set(),
-    "ledger": {"", "billing", "errors"},
-    "broker/refusal": set(),
-    "broker/clock": set(),
-    "broker/slices": set(),
-    "broker/format": {"amqp"},
-    "broker/sql": {"amqp"},
-    "broker/model": {"amqp", "errors", "sas", "broker/format", "broker/refusal", "broker/slices", "broker/sql"},
-    "broker/storage": {"amqp", "journal", "broker/format", "broker/model", "broker/refusal", "broker/slices"},
-    "broker/operations": {"amqp", "journal", "broker/format", "broker/model", "broker/refusal", "broker/slices",
-        "broker/storage"},
-    "broker/telemetry": {"amqp", "billing", "ledger", "broker/format", "broker/model", "broker/operations",
-        "broker/refusal"},
-    "broker/access": {"amqp", "errors", "sas", "broker/model", "broker/operations", "broker/refusal", "broker/storage"},
-    "broker/amqp": {"amqp", "billing", "journal", "sas", "broker/access", "broker/model", "broker/operations",
-        "broker/refusal", "broker/server", "broker/slices", "broker/telemetry"},
-    "broker/http": {"amqp", "errors", "sas", "broker/access", "broker/model", "broker/operations", "broker/refusal",
-        "broker/slices"},
-    "broker/net": {"errors", "journal", "broker/access", "broker/http", "broker/storage"},
-    "broker/config": {"amqp", "errors", "broker/access", "broker/http", "broker/model", "broker/operations"},
-    "broker/control": {"errors", "broker/access", "broker/model", "broker/refusal"},
-    "broker": {"", "amqp", "errors", "journal", "ledger", "sas"},
-    "wire": {"", "amqp", "billing", "connection_string", "credentials", "errors"},
-    "pairing": {"", "amqp", "billing", "credentials", "errors", "ledger", "moved"},
-    "syphon/core": {"amqp", "pairing/backlog", "wire/batches", "wire/errors"},
-    "syphon": {"", "amqp", "billing", "credentials", "errors", "ledger", "pairing", "wire"},
-    "sync": {"", "errors", "ledger", "pairing", "syphon", "wire"},
-    "aio": {"", "errors", "ledger", "pairing", "syphon"},
-    "cost": {"billing", "errors"},
-    "spark/runtime": {"", "errors", "syphon", "wire", "spark/connector"},
-    "spark/connector": {"", "amqp", "billing", "errors", "pairing", "syphon", "wire", "spark/runtime"},
-    "spark/syphon": {"", "amqp", "billing", "credentials", "errors", "ledger", "pairing", "syphon", "wire",
-        "spark/connector", "spark/runtime"},
-    "spark/pipelines": {"", "amqp", "billing", "errors", "ledger", "syphon", "wire", "spark/connector",
-        "spark/runtime", "spark/syphon"},
-    "spark/reports": {"", "billing", "cost", "errors", "ledger", "moved", "pairing", "spark/runtime"},
-    "spark": {"", "moved"},
-    "telemetry": {"", "errors", "pairing"},
-    "testing": {"", "broker", "errors", "wire"},
-    "drill": {"", "aio", "broker", "cost", "errors", "ledger", "pairing", "spark", "syphon"},
-    "commands": {"", "amqp", "broker", "connection_string", "cost", "drill", "errors", "ledger", "pairing", "spark",
-        "sync", "syphon", "wire"},
-    "cli": {"", "commands", "errors"},
-    "__main__": {"cli"},
-}  # fmt: skip
-
 # Test files that prove a behaviour across modules rather than mirror one module.
 ACROSS = re.compile(
     r"test_(tidy|behaviour|examples|docs|document_blocks|wrong_calls|packaging|benchmarks|sdk_\w+|crash\w*|broker|rabbitmq|weather|fuzz\w*|soak\w*|p\d+\w*|interop\w*|\w+_proof)"
@@ -97,6 +43,11 @@ def modules() -> dict[str, Path]:
     return {path.relative_to(SRC).with_suffix("").as_posix(): path for path in sorted(SRC.rglob("*.py"))}
 
 
+@functools.cache
+def tree(name: str) -> ast.Module:
+    return ast.parse(modules()[name].read_text())
+
+
 def tracked() -> list[Path]:
     """The files of the work tree that are or could be committed."""
     listed = subprocess.run(
@@ -106,13 +57,11 @@ def tracked() -> list[Path]:
     return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
 
 
-def imports(name: str, path: Path) -> list[str]:
+def imports(name: str) -> list[str]:
     """Everything that a module imports, relative imports made absolute; `from x import y` as x.y."""
-    package = ("pairbus/" + name).split("/")[:-1]
-    if path.name == "__init__.py":
-        package = ("pairbus/" + name).removesuffix("/__init__").split("/")
+    package = ["pairbus", *name.split("/")][:-1]
     found: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(name)):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -133,36 +82,31 @@ def repository() -> list[Path]:
     return tracked()
 
 
-def is_pure(name: str) -> bool:
-    if name.rpartition("/")[0] in PURE_FOLDERS:
-        return True
-    return bool(re.search(r"\bPure\.", ast.get_docstring(ast.parse(modules()[name].read_text())) or ""))
+@functools.cache
+def pure_modules() -> frozenset[str]:
+    return frozenset(
+        name
+        for name in modules()
+        if not is_package_file(name)
+        and (name.rpartition("/")[0] in PURE_FOLDERS or re.search(r"\bPure\.", ast.get_docstring(tree(name)) or ""))
+    )
 
 
-PURE = sorted(name for name in modules() if not is_package_file(name) and is_pure(name))
-
-
-@pytest.mark.parametrize("name", PURE)
-def test_decisions_do_no_io_and_ask_for_no_time(name: str) -> None:
-    path = SRC / f"{name}.py"
-    found = imports(name, path)
-    forbidden = IO_MODULES - IO_ALLOWED.get(name, set())
-    assert [each for each in found if each.split(".")[0] in forbidden] == []
-    present = modules()
-    own = {
-        "/".join(parts[:depth])
-        for parts in (each.split(".")[1:] for each in found if each.startswith("pairbus."))
-        for depth in range(1, len(parts) + 1)
-    }
-    shells = {each for each in own if each in present and each not in PURE}
-    assert shells == set(), "a decision that needs a shell is none"
-    calls = {
-        f"{node.func.value.id}.{node.func.attr}"
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name)
-    }
+def test_decisions_do_no_io_and_ask_for_no_time() -> None:
     clocks_and_dice = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today", "uuid.uuid1", "uuid.uuid4"}
-    assert calls & clocks_and_dice == set()
+    wrong: dict[str, set[str]] = {}
+    for name in pure_modules():
+        found = imports(name)
+        wrong[name] = {each for each in found if each.split(".")[0] in IO_MODULES - IO_ALLOWED.get(name, set())}
+        for parts in (each.split(".")[1:] for each in found if each.startswith("pairbus.")):
+            own = {"/".join(parts[:depth]) for depth in range(1, len(parts) + 1)}
+            wrong[name] |= {each for each in own if each in modules() and each not in pure_modules()}
+        wrong[name] |= clocks_and_dice & {
+            f"{node.value.id}.{node.attr}"
+            for node in ast.walk(tree(name))
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        }
+    assert {name: found for name, found in wrong.items() if found} == {}, "a decision that needs a shell is none"
 
 
 def room_of(path: str) -> str:
@@ -171,56 +115,60 @@ def room_of(path: str) -> str:
     return next((room for n in range(len(parts), 0, -1) if (room := "/".join(parts[:n])) in ROOMS), "")
 
 
-def may_import(room: str, path: str) -> bool:
-    allowed = ROOMS[room] | {room}
-    return room_of(path) == "" or any(path == each or path.startswith(f"{each}/") for each in allowed if each)
+def test_rooms_import_only_what_they_may() -> None:
+    wrong: dict[str, list[str]] = {}
+    used: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for name in modules():
+        room = room_of(name.removesuffix("__init__").strip("/"))
+        for path in ("/".join(each.split(".")[1:]) for each in imports(name) if each.startswith("pairbus.")):
+            rules = [each for each in ROOMS[room] | {room} if each and (path == each or path.startswith(f"{each}/"))]
+            used[room].update(rules)
+            if not rules and room_of(path) != "":
+                wrong.setdefault(name, []).append(path)
+    assert wrong == {}, "these must not be imported there"
+    needless = {room: rest for room, allowed in ROOMS.items() if (rest := allowed - used[room] - {""})}
+    assert needless == {}, "nothing needs these rules any more"
 
 
-@pytest.mark.parametrize("name", sorted(modules()))
-def test_rooms_import_only_what_they_may(name: str) -> None:
-    room = room_of(name.removesuffix("__init__").strip("/"))
-    wrong = [
-        each
-        for each in imports(name, modules()[name])
-        if each.startswith("pairbus.") and not may_import(room, "/".join(each.split(".")[1:]))
-    ]
-    assert wrong == [], f"{room or 'the package'} must not import these"
+def test_the_architecture_says_what_each_room_may_import() -> None:
+    text = architecture.PAGE.read_text()
+    assert set(architecture.rooms_of(text)) == ROOMS.keys() - {"", "__main__"}
+    assert architecture.page(text) == text, "run `python -m tests.architecture`"
 
 
-def test_a_folder_holds_one_idea() -> None:
-    folders = [path for path in [SRC, *SRC.rglob("*")] if path.is_dir() and path.name != "__pycache__"]
-    crowded = {
-        str(each.relative_to(SRC)): count for each in folders if (count := len(list(each.glob("*.py"))) - 1) > FILES_MAX
+def test_the_tree_of_errors_says_where_each_error_is() -> None:
+    said = dict(
+        re.findall(r"^ *[│ ]*[├└]── (\w+) .*?(?:\((\S+)\))?$", ast.get_docstring(tree("errors")) or "", re.MULTILINE)
+    )
+    drawn_there = {"pairing/errors.py", "wire/errors.py"}
+    homes = {
+        node.name: f"{name}.py"
+        for name in modules()
+        for node in tree(name).body
+        if isinstance(node, ast.ClassDef)
+        and any(isinstance(base, ast.Name) and base.id in {"PairbusError", *said} for base in node.bases)
+        and (node.name in said or f"{name}.py" not in drawn_there)
     }
-    assert crowded == {}
+    assert homes.keys() == said.keys()
+    assert {name: home for name, home in homes.items() if not home.startswith(said[name] or "errors.py")} == {}
 
 
-def test_the_architecture_names_every_room() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    for room in ROOMS.keys() - {"", "__main__"}:
-        assert f"{room.rpartition('/')[2]}" in text, room
-
-
-@pytest.mark.parametrize("name", sorted(modules()))
-def test_no_module_is_named_after_nothing(name: str) -> None:
-    assert not re.fullmatch(r"utils?|common|helpers?|misc|base_.*", name.rsplit("/", 1)[-1])
+def test_no_module_is_named_after_nothing() -> None:
+    nothing = r"(?:.*/)?(?:utils?|common|helpers?|misc|base_[^/]*)"
+    assert [name for name in modules() if re.fullmatch(nothing, name)] == []
 
 
 def test_every_module_says_what_it_is() -> None:
-    silent = [
-        name
-        for name, path in modules().items()
-        if path.stat().st_size and not ast.get_docstring(ast.parse(path.read_text()))
-    ]
+    silent = [name for name, path in modules().items() if path.stat().st_size and not ast.get_docstring(tree(name))]
     assert silent == []
 
 
 def test_only_the_command_line_prints() -> None:
     printing = [
         name
-        for name, path in modules().items()
+        for name in modules()
         if name != "cli"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree(name))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert printing == []
@@ -254,8 +202,8 @@ LONG_FUNCTIONS = {"amqp/performatives._hot_flow", "broker/format/content.deliver
 def test_no_function_is_longer_than_a_screen() -> None:
     long = {
         f"{name}.{node.name}"
-        for name, path in modules().items()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for name in modules()
+        for node in ast.walk(tree(name))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
     }

@@ -10,7 +10,7 @@
     ├── SasError                a token that is not good                          (sas.py)
     ├── ControlError            the control socket of a data folder cannot be used
     ├── LedgerError             a ledger folder cannot be written
-    ├── CommandError            a command that cannot be carried out              (cli.py)
+    ├── CommandError            a command that cannot be carried out              (commands/broker.py)
     ├── PairingError            what pairing raises, drawn there                  (pairing/errors.py)
     ├── TelemetryMissing        OpenTelemetry is asked for and not installed      (telemetry.py)
     ├── SyphonFailed            the syphon cannot go on                           (syphon/engine.py)
@@ -19,7 +19,7 @@
     ├── DataLoss                messages that a stream wanted are gone            (spark/connector/batch_reader.py)
     ├── NotSent                 rows that no broker confirmed                     (spark/connector/writer.py)
     ├── TransferFailed          a move, archive or restore that cannot go on      (spark/pipelines/preflight.py)
-    │   └── SessionsRequired    … since the entity requires sessions
+    │   └── SessionsRequired    … since the entity requires sessions              (spark/pipelines/preflight.py)
     ├── BadLocation             a path or URL that reports cannot go to           (spark/runtime/locations.py)
     ├── BadLedger               something given as a ledger that is none          (spark/reports/ledgers.py)
     ├── NotAsIs                 a ledger file that cannot become Parquet          (spark/reports/ledger_files)
@@ -28,7 +28,7 @@
     ├── InvalidScenario         a cost that cannot be estimated as asked for      (cost/estimate.py)
     ├── InvalidDrill            a drill that cannot be held as asked for          (drill/plan.py)
     ├── DrillFailed             a part of a drill's own failed                    (drill/processes.py)
-    ├── ConnectionStringError   a connection string that cannot be used           (wire/errors.py)
+    ├── ConnectionStringError   a connection string that cannot be used           (connection_string.py)
     └── WireError               what the wire client meets, drawn there           (wire/errors.py)
 
 Every message names what was wrong, the value, and what would be right or what to do next.
