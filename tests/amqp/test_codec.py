@@ -253,7 +253,7 @@ def test_what_amqp_cannot_carry_is_an_encode_error_that_names_it(value: Any, tol
 def test_a_list_that_holds_itself_is_an_encode_error() -> None:
     endless: list[Any] = []
     endless.append(endless)
-    with pytest.raises(EncodeError, match="nested deeper than 32"):
+    with pytest.raises(EncodeError, match="nested deeper than 60"):
         encode(endless)
 
 
@@ -280,13 +280,14 @@ def nested(depth: int) -> bytes:
     return body
 
 
-def test_values_nest_32_deep_and_no_deeper() -> None:
-    assert skip(nested(32), 0) == decode(nested(32))[1]
-    with pytest.raises(DecodeError, match="nested deeper than 32"):
-        decode(nested(33))
-    with pytest.raises(DecodeError, match="nested deeper than 32"):
+def test_values_nest_60_deep_and_no_deeper() -> None:
+    assert skip(nested(60), 0) == decode(nested(60))[1]
+    assert decode(encode(decode(nested(60))[0]))[0] == decode(nested(60))[0]
+    with pytest.raises(DecodeError, match="nested deeper than 60"):
+        decode(nested(61))
+    with pytest.raises(DecodeError, match="nested deeper than 60"):
         decode(nested(5000))
-    with pytest.raises(DecodeError, match="nested deeper than 32"):
+    with pytest.raises(DecodeError, match="nested deeper than 60"):
         decode(b"\x00" * 100_000)
     with pytest.raises(DecodeError):
         skip(b"\x00" * 100_000, 0)

@@ -36,7 +36,9 @@ from pairbus.amqp.types import (
     UShort,
 )
 
-DEPTH_MAX: Final = 32
+#: azure-servicebus 7.15 decodes 63 levels, ours that of the section included
+#: (docs/reference/protocol.md#what-the-python-sdk-can-decode).
+DEPTH_MAX: Final = 60
 # Elements such as null take no bytes in an array, so the bytes don't bound their number. Inside another value the
 # bound is tight: thousands of such arrays fit into one frame.
 ZERO_WIDTH_ITEMS_MAX: Final = 1024

@@ -18,7 +18,7 @@ from azure.servicebus import (
     ServiceBusSubQueue,
 )
 
-from pairbus.amqp.codec import decode, encode
+from pairbus.amqp.codec import DEPTH_MAX, decode, encode
 from pairbus.amqp.errors import INVALID_FIELD, MESSAGE_SIZE_EXCEEDED, AmqpError
 from pairbus.amqp.message import Header, Properties, encode_message, join_batch
 from pairbus.amqp.types import Array, Byte, Described, Float, Int, Short, Symbol, Timestamp, UByte, ULong
@@ -26,7 +26,6 @@ from pairbus.broker import serve_sync
 from pairbus.broker.format import content
 from pairbus.broker.format.content import SCHEDULED_TIME, pack_changes, take_in
 from pairbus.broker.format.content_checks import (
-    NESTING_MAX,
     PROPERTIES_BYTES_MAX,
     PROPERTY_BYTES_MAX,
     TIME_MS_MAX,
@@ -102,9 +101,9 @@ def taken() -> dict[str, bytes]:
         "a long user id": message(user_id=b"\xff" * 60_000) + DATA,
         "a long property name": encode_message(application_properties={"n" * 60_000: 1}),
         "a batch of one in a message": join_batch([message() + DATA]),
-        "a deep body": message() + b"\x00\x53\x77" + nested(NESTING_MAX),
-        "a deep body of maps": message() + b"\x00\x53\x77" + nested(NESTING_MAX, "map"),
-        "a deep body of described values": message() + b"\x00\x53\x77" + nested(NESTING_MAX, "described"),
+        "a deep body": message() + b"\x00\x53\x77" + nested(DEPTH_MAX),
+        "a deep body of maps": message() + b"\x00\x53\x77" + nested(DEPTH_MAX, "map"),
+        "a deep body of described values": message() + b"\x00\x53\x77" + nested(DEPTH_MAX, "described"),
     }  # fmt: skip
     for field in ("to", "subject", "reply_to", "content_type", "content_encoding", "correlation_id"):
         table[f"a long {field}"] = message(**{field: "x" * 30_000}) + DATA
@@ -127,7 +126,7 @@ def taken() -> dict[str, bytes]:
 
 def refused() -> dict[str, bytes]:
     table = {
-        "a deeper body": message() + b"\x00\x53\x77" + nested(NESTING_MAX + 1),
+        "a deeper body": message() + b"\x00\x53\x77" + nested(DEPTH_MAX + 1),
         "a far deeper body": message() + b"\x00\x53\x77" + nested(5000),
         "a list that does not hold what it says": message() + b"\x00\x53\x77\xc0\x03\x02\x01\x02",
         "an annotation that is none": in_map(0x72, b"\xa3\x01a", b"\xc0\x03\x02\x01\x02") + message() + DATA,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import struct
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +30,7 @@ from pyspark.sql.types import (
 
 from pairbus.amqp.message import Header, Properties, encode_message, split
 from pairbus.amqp.types import Array, Byte, Char, Float, Int, Short, Symbol, Timestamp, UInt
+from pairbus.broker.format.content import take_in
 from pairbus.spark.connector import schema as connector
 from pairbus.spark.connector.options import InvalidOption, parse
 from tests.message_view import View
@@ -109,6 +111,16 @@ def test_a_locked_message_that_had_been_scheduled_is_active() -> None:
 def test_every_kind_of_body(body: Any, kind: str | None, shown: bytes | None) -> None:
     row = connector.read(delivered(body=body))
     assert (row.get("body_type"), row.get("body")) == (kind, shown)
+
+
+def test_a_body_is_shown_however_deep_a_broker_takes_it() -> None:
+    value = b"\x43"
+    for _ in range(60):
+        value = b"\xd0" + struct.pack(">II", len(value) + 4, 1) + value
+    payload = encode_message(properties=Properties(message_id="m"), body=None) + b"\x00\x53\x77" + value
+    assert take_in(payload, lambda: "m") is not None
+    row = connector.read(payload)
+    assert (row["body_type"], row["body"]) == ("value", b"[" * 60 + b"0" + b"]" * 60)
 
 
 @given(st.binary(max_size=80))

@@ -14,12 +14,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pairbus.amqp.codec import decode, encode, skip
-from pairbus.amqp.decoding import compound_bounds, truncated, unpack_u32
+from pairbus.amqp.decoding import DEPTH_MAX, compound_bounds, truncated, unpack_u32
 from pairbus.amqp.errors import INVALID_FIELD, MESSAGE_SIZE_EXCEEDED, AmqpError, DecodeError
 from pairbus.amqp.message import Sections
 
-#: Measured with azure-servicebus 7.15: it decodes 63 levels, ours that of the section included.
-NESTING_MAX: Final = 60
 #: What .NET's DateTime can hold, and Python's: the years 1 to 9999, in milliseconds since 1970.
 TIME_MS_MIN: Final = -62_135_596_800_000
 TIME_MS_MAX: Final = 253_402_300_799_999
@@ -92,8 +90,8 @@ def _check(buf: bytes, at: int, depth: int) -> int:
     code = buf[at]
     if code != 0x00 and (code < 0xC0 or code == 0x45):
         return skip(buf, at)
-    if depth >= NESTING_MAX:
-        text = f"Values may be nested {NESTING_MAX} deep: clients can't read what is nested deeper."
+    if depth >= DEPTH_MAX:
+        text = f"Values may be nested {DEPTH_MAX} deep: clients can't read what is nested deeper."
         raise AmqpError(text, INVALID_FIELD)
     if code == 0x00:
         return _check(buf, _check(buf, at + 1, depth + 1), depth + 1)
