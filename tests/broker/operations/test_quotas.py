@@ -28,6 +28,10 @@ from tests.broker.namespace_rig import Rig, make, refused
         ("standard", TopicDescription(name="t", max_message_size_kb=1024), "MaxMessageSizeInKilobytes of 't' may be"),
         ("premium", QueueDescription(name="q", max_size_mb=81920, max_message_size_kb=102400), None),
         (None, QueueDescription(name="q", max_size_mb=81920, max_message_size_kb=102400), None),
+        (None, QueueDescription(name="q", max_size_mb=7), "may be a multiple of 1024, or 1 for a test"),
+        ("standard", TopicDescription(name="t", max_size_mb=1025), "MaxSizeInMegabytes of 't' may be a multiple of"),
+        ("standard", TopicDescription(name="t", max_size_mb=3072), None),
+        (None, QueueDescription(name="q", max_size_mb=1), None),
     ],
 )
 def test_what_a_tier_has_and_has_not(tier: str | None, description: Description, says: str | None) -> None:

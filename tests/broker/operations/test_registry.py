@@ -25,7 +25,7 @@ def test_a_creation_that_the_disk_refused_leaves_nothing_behind(bare: Rig) -> No
     bare.fail_calls()
     answers: list[Refusal | None] = []
     bare.namespace.create_topic(TopicDescription(name="other"), 1.0, answers.append)
-    bare.namespace.update_topic(TopicDescription(name="news", max_size_mb=2), 1.0, answers.append)
+    bare.namespace.update_topic(TopicDescription(name="news", max_size_mb=2048), 1.0, answers.append)
     bare.namespace.delete_topic("news", 1.0, answers.append)
     bare.wait(0.3, 20)
     assert [answer is None for answer in answers] == [False] * 3

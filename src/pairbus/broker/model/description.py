@@ -213,8 +213,8 @@ def validate_authorization_rule(rule: AuthorizationRule) -> None:
             raise InvalidDescription(which, f"text of {len(key)} characters", f"1 to {KEY_CHARS_MAX} characters")
 
 
-# The service takes only 1024 … 5120 (Standard) or its Premium steps for max_size_mb, and 256 or ≥ 1024 for
-# max_message_size_kb; we take smaller ones too, so that a test can fill a queue.
+# The service takes only 256 or ≥ 1024 for max_message_size_kb; we take smaller ones too. Which sizes an entity may have
+# in its namespace is decided in operations/quotas.py.
 _ALL_CHECKS: Final[dict[str, Check]] = {
     "lock_duration": (seconds(0.0, LOCK_DURATION_S_MAX), "a duration above zero, up to 5 minutes"),
     "max_size_mb": (whole(1, SIZE_MB_MAX), f"a whole number from 1 to {SIZE_MB_MAX}"),

@@ -27,6 +27,10 @@ from pairbus.broker.model.transaction import MESSAGES_MAX
 from pairbus.broker.refusal import Refusal
 
 ENTITIES_MAX: Final = 10_000
+#: The service's entities have whole gigabytes: 1 to 5, and up to 80 in Premium and where they are partitioned.
+SIZE_STEP_MB: Final = 1024
+#: What only this broker takes, so that a test can fill a queue.
+SIZE_FOR_TESTS_MB: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,12 @@ class Quotas:
         ):
             if value > most:
                 return _wrong(f"{name} of '{description.name}' may be up to {most} in this namespace; it is {value}")
+        size_mb = description.max_size_mb
+        if size_mb % SIZE_STEP_MB and size_mb != SIZE_FOR_TESTS_MB:
+            return _wrong(
+                f"MaxSizeInMegabytes of '{description.name}' may be a multiple of {SIZE_STEP_MB}, or "
+                f"{SIZE_FOR_TESTS_MB} for a test that fills it; it is {size_mb}"
+            )
         return None
 
 
