@@ -57,7 +57,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pairbus.broker.amqp_connection")
 
-#: Unconfirmed message bytes that a connection may have under way before we stop reading from it.
+#: Bytes of unconfirmed messages, and of requests in slices, that a connection may have under way before we stop reading
+#: from it.
 _HELD_BYTES_MAX = 16 * 1024 * 1024
 #: Waiting in the transport: beyond the first no messages are delivered, beyond the second nothing is read either.
 _WRITE_BYTES_HIGH = 1024 * 1024
@@ -476,7 +477,7 @@ class AmqpConnection(asyncio.Protocol):
         return self.can_write and self.unflushed_bytes < _WRITE_BYTES_HIGH
 
     def hold(self, size: int) -> None:
-        """Count bytes that are received and not yet stored; too many stop reading until `release`."""
+        """Count bytes of what the client has under way; too many stop reading until `release`."""
         self._held_bytes += size
         if self._held_bytes > _HELD_BYTES_MAX and not self._is_holding:
             self._is_holding = True

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 _PEEK_MESSAGES_MAX = 1000
 #: One response holds no more than this; a client that peeks on gets the rest.
 _RESPONSE_BYTES_MAX = 768 * 1024
+#: What a request that is carried out in slices counts for against the bytes that its connection may hold: of a client
+#: that asks faster than it is answered, or never reads, only a few such requests are under way.
+_SLICED_BYTES = 4 * 1024 * 1024
 #: How often, and after how long each time, a request looks again for what is being written: a second at most.
 _SETTLING_WAITS = 50
 _SETTLING_S = 0.02
@@ -197,10 +200,12 @@ def _run(operation: Operation, call: Call, waits: int = _SETTLING_WAITS) -> None
     try:
         work = operation(call._replace(now=call.host.clock(), may_wait=waits > 0))
         if work is not None:
+            call.connection.hold(_SLICED_BYTES)
             call.host.namespace.slices.start(work, partial(_finished, call))
     except _BeingSettled:
         call.connection.loop.call_later(_SETTLING_S, _run, operation, call, waits - 1)
     except SlicesFull:
+        call.connection.release(_SLICED_BYTES)
         text = "The broker has too much to do. Please wait 2 seconds and try again."
         call.refuse(Refusal(conditions.SERVER_BUSY, text))
     except (BadArgument, UnknownRule, _SessionLost, JournalError) as error:
@@ -208,6 +213,7 @@ def _run(operation: Operation, call: Call, waits: int = _SETTLING_WAITS) -> None
 
 
 def _finished(call: Call, job: Job[None]) -> None:
+    call.connection.release(_SLICED_BYTES)
     try:
         job.result()
     except (BadArgument, JournalError) as error:
