@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from pairbus.broker.access.unauthenticated import CONNECTION_BYTES, WAIT_S_MAX, too_late
+from pairbus.broker.access.unauthenticated import CONNECTION_BYTES, EACH_BYTES_MAX, WAIT_S_MAX, too_late
 from pairbus.broker.config.plan import EntityPlan, NamespacePlan, SubscriptionPlan, TopicPlan
 from pairbus.broker.control.faults import Fault
 from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
@@ -256,7 +256,7 @@ class Run:
             server = self.machine.server
             strangers = [each for each in server.connections if each._is_unauthenticated and not each._is_leaving]
             held = sum(CONNECTION_BYTES + each._engine.held_bytes for each in strangers)
-            if held > STRANGERS_BYTES_MAX:
+            if held > STRANGERS_BYTES_MAX or any(each._engine.held_bytes > EACH_BYTES_MAX for each in strangers):
                 self.checker.problems.append(f"{len(strangers)} clients without a token hold {held} bytes")
                 return
             for connection in server.connections:

@@ -427,7 +427,7 @@ SABOTAGES = (
         "        if refusal is not None:\n            self.close(refusal)\n\n    def refuses_transaction",
         "        del refusal\n\n    def refuses_transaction",
         "Clients that have shown no token fill the memory of the broker until it is killed.",
-        needs=("kind='half', count=20",),
+        needs=("kind='pieces'",),
     ),
     Sabotage(
         "strangers-budget-not-released",
