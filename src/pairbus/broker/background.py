@@ -13,7 +13,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def on_a_thread(
+def for_code_without_a_loop(
     serve: Callable[P, contextlib.AbstractAsyncContextManager[T]],
 ) -> Callable[P, contextlib.AbstractContextManager[T]]:
     """Return the counterpart of an async context manager for code without a loop."""

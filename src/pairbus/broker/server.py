@@ -66,7 +66,7 @@ from pairbus.journal.options import Durability
 from pairbus.ledger import LedgerWriter
 from pairbus.sas import HTTP_SKEW_S, Claims, verify
 
-from .background import on_a_thread
+from .background import for_code_without_a_loop
 from .clock import BrokerClock
 from .crashes import Crashes, write_bounded
 from .gauges import Gauges
@@ -773,4 +773,4 @@ async def serve(
         await broker.stop()
 
 
-serve_sync = on_a_thread(serve)
+serve_sync = for_code_without_a_loop(serve)

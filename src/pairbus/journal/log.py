@@ -674,8 +674,8 @@ class Log:
 
     def _fill_reserve(self) -> bool:
         # All that the segment does not use, but for the next step of a send.
-        spare = self._allocated - self.offset - self.options.allocate_bytes if self.number else 0
-        return self._reserve.fill(self.files, spare, self._resize)
+        unused = self._allocated - self.offset - self.options.allocate_bytes if self.number else 0
+        return self._reserve.fill(self.files, unused, self._resize)
 
     def _resize(self, by: int) -> None:
         """Give back a part of what is allocated of the current segment, or allocate it again."""

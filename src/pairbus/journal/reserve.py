@@ -29,10 +29,10 @@ class Reserve:
     def __repr__(self) -> str:
         return f"<Reserve {self.path}: {self._size if self.is_there else 0} of {self._size} bytes>"
 
-    def fill(self, files: Files, spare: int, resize: Callable[[int], None]) -> bool:
+    def fill(self, files: Files, unused: int, resize: Callable[[int], None]) -> bool:
         """Allocate all of it, and return False when there is no room for that: it is removed then.
 
-        `spare` are the bytes that the current segment has and does not use; `resize` changes what it has."""
+        `unused` are the bytes that the current segment has and does not use; `resize` changes what it has."""
         if not self._is_wanted:
             return True
         fd, made = -1, False
@@ -45,7 +45,7 @@ class Reserve:
             else:
                 fd = files.create(self.path)
                 made = True
-            self._allocate(files, fd, spare, resize)
+            self._allocate(files, fd, unused, resize)
             files.fdatasync(fd)
             self.is_there = True
             return True
@@ -65,7 +65,7 @@ class Reserve:
                 with contextlib.suppress(OSError):
                     files.close(fd)
 
-    def _allocate(self, files: Files, fd: int, spare: int, resize: Callable[[int], None]) -> None:
+    def _allocate(self, files: Files, fd: int, unused: int, resize: Callable[[int], None]) -> None:
         """Allocate all of it or raise OSError: from what the disk has, and where that is too little, from what the
         current segment does not use.
 
@@ -76,14 +76,14 @@ class Reserve:
             files.fallocate(fd, 0, self._size)
             return
         except OSError as error:
-            if not no_room(error) or spare <= 0:
+            if not no_room(error) or unused <= 0:
                 raise
-        if spare < self._size:
-            files.fallocate(fd, 0, self._size - spare)
-        resize(-spare)
+        if unused < self._size:
+            files.fallocate(fd, 0, self._size - unused)
+        resize(-unused)
         try:
             files.fallocate(fd, 0, self._size)
         except OSError:
             files.truncate(fd, 0)
-            resize(spare)
+            resize(unused)
             raise

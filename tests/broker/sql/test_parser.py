@@ -12,11 +12,12 @@ from pairbus.broker.sql.compiler import compile_filter
 from pairbus.broker.sql.parser import parse_action, parse_filter
 from pairbus.broker.sql.tokens import SqlSyntaxError
 from pairbus.broker.sql.tree import (
+    AllOf,
     Among,
+    AnyOf,
     Chain,
     Comparison,
     Constant,
-    Every,
     Exists,
     IsNull,
     Like,
@@ -27,7 +28,6 @@ from pairbus.broker.sql.tree import (
     Remove,
     Set,
     Signed,
-    Some,
 )
 
 from .message import FakeMessage
@@ -42,11 +42,11 @@ IS_A, IS_B, IS_C = (Comparison("=", each, ONE) for each in (A, B, C))
     [
         ("a = 1", IS_A),
         ("((a) = (1))", IS_A),
-        ("a = 1 OR b = 1 AND c = 1", Some((IS_A, Every((IS_B, IS_C))))),
-        ("(a = 1 OR b = 1) AND c = 1", Every((Some((IS_A, IS_B)), IS_C))),
-        ("a = 1 and b = 1 And c = 1", Every((IS_A, IS_B, IS_C))),
-        ("NOT a = 1 AND b = 1", Every((Not(IS_A), IS_B))),
-        ("NOT (a = 1 AND b = 1)", Not(Every((IS_A, IS_B)))),
+        ("a = 1 OR b = 1 AND c = 1", AnyOf((IS_A, AllOf((IS_B, IS_C))))),
+        ("(a = 1 OR b = 1) AND c = 1", AllOf((AnyOf((IS_A, IS_B)), IS_C))),
+        ("a = 1 and b = 1 And c = 1", AllOf((IS_A, IS_B, IS_C))),
+        ("NOT a = 1 AND b = 1", AllOf((Not(IS_A), IS_B))),
+        ("NOT (a = 1 AND b = 1)", Not(AllOf((IS_A, IS_B)))),
         ("NOT NOT a = 1", IS_A),
         ("NOT NOT NOT a = 1", Not(IS_A)),
         ("a + 1 * 2 = b", Comparison("=", Chain(A, (("+", Chain(ONE, (("*", TWO),))),)), B)),
@@ -67,7 +67,7 @@ IS_A, IS_B, IS_C = (Comparison("=", each, ONE) for each in (A, B, C))
         ("[AND] = \"a\"\"b\"", Comparison("=", Property(False, "AND"), Property(False, 'a"b'))),
         ("newid() = p(a + 'b')", Comparison("=", NewId(), Named(Chain(A, (("+", Constant("b")),))))),
         ("p = property", Comparison("=", Property(False, "p"), Property(False, "property"))),
-        ("a = @x AND b = @Y", Every((Comparison("=", A, Constant("X")), Comparison("=", B, Constant(5))))),
+        ("a = @x AND b = @Y", AllOf((Comparison("=", A, Constant("X")), Comparison("=", B, Constant(5))))),
         ("TRUE = false", Comparison("=", Constant(True), Constant(False))),
         ("a <> NULL", Comparison("<>", A, Constant(None))),
     ],

@@ -17,12 +17,13 @@ from .like import Matcher, like
 from .parser import parse_filter
 from .system_properties import SYSTEM_PROPERTIES
 from .tree import (
+    AllOf,
     Among,
+    AnyOf,
     Chain,
     Comparison,
     Condition,
     Constant,
-    Every,
     Exists,
     IsNull,
     Like,
@@ -31,7 +32,6 @@ from .tree import (
     Not,
     Property,
     Signed,
-    Some,
     Value,
 )
 
@@ -243,9 +243,9 @@ def _not(part: Not) -> _Compiled:
     return _Compiled(run, is_constant)
 
 
-def _joined(part: Every | Some) -> _Compiled:
+def _joined(part: AllOf | AnyOf) -> _Compiled:
     runs, is_constant = _runs(*part.parts)
-    decides = isinstance(part, Some)
+    decides = isinstance(part, AnyOf)
 
     def run(scope: Scope) -> bool | None:
         answer: bool | None = not decides
@@ -273,6 +273,6 @@ _COMPILERS: Final[Mapping[type, Callable[[Any], _Compiled]]] = {
     IsNull: _is_null,
     Exists: _exists,
     Not: _not,
-    Every: _joined,
-    Some: _joined,
+    AllOf: _joined,
+    AnyOf: _joined,
 }

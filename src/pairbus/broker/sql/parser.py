@@ -17,12 +17,13 @@ from .kinds import EvaluationError
 from .like import like
 from .tokens import DELIMITED, END, NAME, NUMBER, PARAMETER, SYMBOL, TEXT, SqlSyntaxError, Token, tokenize
 from .tree import (
+    AllOf,
     Among,
+    AnyOf,
     Chain,
     Comparison,
     Condition,
     Constant,
-    Every,
     Exists,
     IsNull,
     Like,
@@ -33,7 +34,6 @@ from .tree import (
     Remove,
     Set,
     Signed,
-    Some,
     Statement,
     Value,
 )
@@ -114,12 +114,12 @@ class _Parser:
 
     def either(self) -> Value | Condition:
         """Read all that OR joins."""
-        return self._joined("OR", self._every, Some)
+        return self._joined("OR", self._every, AnyOf)
 
     def _every(self) -> Value | Condition:
-        return self._joined("AND", self._negated, Every)
+        return self._joined("AND", self._negated, AllOf)
 
-    def _joined(self, word: str, read: Any, join: type[Every] | type[Some]) -> Value | Condition:
+    def _joined(self, word: str, read: Any, join: type[AllOf] | type[AnyOf]) -> Value | Condition:
         first: Value | Condition = read()
         if self._token.value != word or self._token.kind != NAME:
             return first

@@ -79,13 +79,13 @@ class Not(NamedTuple):
     operand: Condition
 
 
-class Every(NamedTuple):
+class AllOf(NamedTuple):
     """Conditions joined by AND."""
 
     parts: tuple[Condition, ...]
 
 
-class Some(NamedTuple):
+class AnyOf(NamedTuple):
     """Conditions joined by OR."""
 
     parts: tuple[Condition, ...]
@@ -101,5 +101,5 @@ class Remove(NamedTuple):
 
 
 Value: TypeAlias = Constant | Property | Named | NewId | Signed | Chain
-Condition: TypeAlias = Comparison | Among | Like | IsNull | Exists | Not | Every | Some
+Condition: TypeAlias = Comparison | Among | Like | IsNull | Exists | Not | AllOf | AnyOf
 Statement: TypeAlias = Set | Remove
