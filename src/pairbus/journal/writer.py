@@ -332,26 +332,24 @@ class Writer:
 
     def _deliver(self, answers: list[Answer]) -> None:
         """Call the callbacks of these answers, behind those that still wait to be called."""
-        is_alone = not self._undelivered
-        self._undelivered.extend(answers)
+        waiting = self._undelivered
+        is_alone = not waiting
+        waiting.extend(answers)
         if is_alone:
             self._deliver_some()
 
     def _deliver_some(self) -> None:
         """Call callbacks for a few milliseconds, and the others in the next turns of the loop: a sync may answer for
         ten thousand."""
-        clock = self._clock
-        until = clock() + _DELIVERED_S
         try:
-            deliver(self._undelivered, lambda: clock() < until)
+            deliver(self._undelivered, self._clock, self._clock() + _DELIVERED_S)
         finally:
             if self._undelivered:
                 self._send(self._deliver_some)
 
 
-def deliver(answers: deque[Answer], goes_on: Callable[[], bool] = lambda: True) -> None:
-    """Call the callbacks in order for as long as `goes_on` says so, whatever one of them raises; raise the first error
-    at the end."""
+def deliver(answers: deque[Answer], clock: Callable[[], float], until: float) -> None:
+    """Call the callbacks in order until then, whatever one of them raises; raise the first error at the end."""
     failure: BaseException | None = None
     while answers:
         done, error, segment, offset = answers.popleft()
@@ -359,7 +357,7 @@ def deliver(answers: deque[Answer], goes_on: Callable[[], bool] = lambda: True) 
             done(error, segment, offset)
         except BaseException as problem:
             failure = failure or problem
-        if not goes_on():
+        if clock() >= until:
             break
     if failure is not None:
         raise failure

@@ -410,57 +410,22 @@ def read_batch(
     payloads: Sequence[bytes],
     duplicates: _SendDuplicates | None,
     new_id: Callable[[], str],
+    earlier: list[Traits] | None = None,
 ) -> _Batch | Refusal:
-    """Parse the messages of one send and check that the entity can take them, or return why it takes none of them."""
-    contents: list[Content] = []
-    pings: list[bytes] = []
-    outcomes: list[int] = []
-    sent: list[Traits] = []
-    size = _read_messages(entity, payloads, duplicates, new_id, contents, pings, outcomes, sent)
-    if isinstance(size, Refusal):
-        return size
-    return _checked(entity, (contents, pings, outcomes, size, None), sent, duplicates)
+    """Parse the messages of one send and check that the entity can take them, or return why it takes none of them.
 
-
-def _reading_batch(
-    entity: QueueEntity,
-    payloads: Sequence[bytes],
-    duplicates: _SendDuplicates | None,
-    new_id: Callable[[], str],
-) -> Generator[None, None, _Batch | Refusal]:
-    """Do the same in slices."""
-    contents: list[Content] = []
-    pings: list[bytes] = []
-    outcomes: list[int] = []
-    sent: list[Traits] = []
-    size = 0
-    for start in range(0, len(payloads), _READ_AT_ONCE):
-        some = payloads[start : start + _READ_AT_ONCE]
-        read = _read_messages(entity, some, duplicates, new_id, contents, pings, outcomes, sent)
-        if isinstance(read, Refusal):
-            return read
-        size += read
-        yield
-    return _checked(entity, (contents, pings, outcomes, size, None), sent, duplicates)
-
-
-def _read_messages(
-    entity: QueueEntity,
-    payloads: Sequence[bytes],
-    duplicates: _SendDuplicates | None,
-    new_id: Callable[[], str],
-    contents: list[Content],
-    pings: list[bytes],
-    outcomes: list[int],
-    sent: list[Traits],
-) -> int | Refusal:
-    """Parse messages and, where the entity has partitions, note in `sent` what tells theirs. Return how many bytes
-    count as sent, or why the entity can't take one of the messages."""
+    With `earlier` they are a part of what is sent: it gets what tells the partition, and the whole is checked later.
+    """
     limit = entity.message_bytes_max
     needs_session = entity.active.sessions is not None
     needs_traits = entity.needs_traits
-    has_partitions = entity.partitions is not None
+    contents: list[Content] = []
+    pings: list[bytes] = []
+    outcomes: list[int] = []
     size = 0
+    sent = earlier
+    if sent is None and entity.partitions is not None:
+        sent = []
     for payload in payloads:
         if len(payload) > limit:
             text = f"The message has {len(payload)} bytes; '{entity.name}' takes messages of up to {limit} bytes."
@@ -478,7 +443,7 @@ def _read_messages(
         if needs_session and (traits is None or traits.session_id is None):
             text = f"The entity '{entity.name}' requires sessions: a message without a session id can't be sent to it."
             return Refusal(conditions.NOT_ALLOWED, text)
-        if has_partitions and traits is not None:
+        if sent is not None and traits is not None:
             sent.append(traits)
         if duplicates is not None and traits is not None and duplicates.has(traits):
             outcomes.append(DUPLICATE)
@@ -486,14 +451,43 @@ def _read_messages(
         contents.append(content)
         outcomes.append(0)
         size += len(content[3])
-    return size
+    batch = contents, pings, outcomes, size, None
+    if earlier is not None:
+        return batch
+    if sent or duplicates is not None:
+        return _checked(entity, batch, sent, duplicates)
+    return _refuses_size(entity, None, size) or batch
+
+
+def _reading_batch(
+    entity: QueueEntity,
+    payloads: Sequence[bytes],
+    duplicates: _SendDuplicates | None,
+    new_id: Callable[[], str],
+) -> Generator[None, None, _Batch | Refusal]:
+    """Do the same in slices."""
+    contents: list[Content] = []
+    pings: list[bytes] = []
+    outcomes: list[int] = []
+    sent: list[Traits] = []
+    size = 0
+    for start in range(0, len(payloads), _READ_AT_ONCE):
+        part = read_batch(entity, payloads[start : start + _READ_AT_ONCE], duplicates, new_id, sent)
+        if isinstance(part, Refusal):
+            return part
+        contents += part[0]
+        pings += part[1]
+        outcomes += part[2]
+        size += part[3]
+        yield
+    return _checked(entity, (contents, pings, outcomes, size, None), sent, duplicates)
 
 
 def _checked(
-    entity: QueueEntity, batch: _Batch, sent: list[Traits], duplicates: _SendDuplicates | None
+    entity: QueueEntity, batch: _Batch, sent: list[Traits] | None, duplicates: _SendDuplicates | None
 ) -> _Batch | Refusal:
     """Return a batch that was read, with its partition, or why the entity can't take all of it."""
-    if sent:
+    if sent and entity.partitions is not None:
         placed = entity.choose_partition(sent)
         if isinstance(placed, Refusal):
             return placed
