@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ def test_every_callback_is_called_whatever_another_raises() -> None:
         raise KeyError(offset)
 
     with pytest.raises(KeyError, match="2"):
-        deliver(deque([(good, None, 1, 1), (bad, None, 1, 2), (good, None, 1, 3), (bad, None, 1, 4)]), lambda: 0.0, 1.0)
+        deliver([(good, None, 1, 1), (bad, None, 1, 2), (good, None, 1, 3), (bad, None, 1, 4)], lambda: 0.0, 1.0, [])
     assert heard == [1, 3]
 
 

@@ -14,7 +14,7 @@ waiting and every later append is answered with JournalFailed, and the error is 
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
@@ -71,7 +71,7 @@ class Writer:
         self._caught_up = threading.Event()  # the thread has committed something
         self._answered_at = clock()  # when the disk last did what the thread asked for
         self._told: list[list[Answer]] = []  # but for these
-        self._undelivered: deque[Answer] = deque()  # of the loop's thread
+        self._undelivered: list[Answer] = []  # of the loop's thread
         self._command: Command | None = None  # what is in hand
         self._resumes = False  # the next turn goes on with what another thread had in hand
         self._hung: list[threading.Thread] = []
@@ -331,33 +331,33 @@ class Writer:
             self._send(lambda: self._deliver(answers))
 
     def _deliver(self, answers: list[Answer]) -> None:
-        """Call the callbacks of these answers, behind those that still wait to be called."""
-        waiting = self._undelivered
-        is_alone = not waiting
-        waiting.extend(answers)
-        if is_alone:
-            self._deliver_some()
-
-    def _deliver_some(self) -> None:
-        """Call callbacks for a few milliseconds, and the others in the next turns of the loop: a sync may answer for
-        ten thousand."""
+        """Call the callbacks of these answers, behind those that still wait to be called: for a few milliseconds, and
+        the others in the next turns of the loop, since a sync may answer for ten thousand."""
+        if self._undelivered:
+            self._undelivered += answers
+            return
         try:
-            deliver(self._undelivered, self._clock, self._clock() + _DELIVERED_S)
+            deliver(answers, self._clock, self._clock() + _DELIVERED_S, self._undelivered)
         finally:
             if self._undelivered:
-                self._send(self._deliver_some)
+                self._send(self._deliver_more)
+
+    def _deliver_more(self) -> None:
+        answers, self._undelivered = self._undelivered, []
+        self._deliver(answers)
 
 
-def deliver(answers: deque[Answer], clock: Callable[[], float], until: float) -> None:
-    """Call the callbacks in order until then, whatever one of them raises; raise the first error at the end."""
+def deliver(answers: list[Answer], clock: Callable[[], float], until: float, left: list[Answer]) -> None:
+    """Call the callbacks in order until then, whatever one of them raises, and put the others into `left`; raise the
+    first error at the end."""
     failure: BaseException | None = None
-    while answers:
-        done, error, segment, offset = answers.popleft()
+    for number, (done, error, segment, offset) in enumerate(answers, 1):
         try:
             done(error, segment, offset)
         except BaseException as problem:
             failure = failure or problem
         if clock() >= until:
+            left += answers[number:]
             break
     if failure is not None:
         raise failure
