@@ -271,8 +271,8 @@ class MessageQueue:
     def enqueue(self, message: Message) -> None:
         """Add a new message and, unless it is scheduled, make it available."""
         self.insert(message)
-        is_plain = self.sessions is None and self.partition_sizes is None and not self.holds_back
-        if message.home or message.expires_at != inf or not is_plain:
+        is_special = message.home or message.expires_at != inf
+        if is_special or self.sessions is not None or self.partition_sizes is not None or self.holds_back:
             self.put(message)
             return
         ready = self.ready_list.ready

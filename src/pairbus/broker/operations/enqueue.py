@@ -45,7 +45,7 @@ _STAGED_BYTES: Final = 512
 class EnqueueOperations(PublishOperations):
     """Stores what is sent to queues and topics; part of the namespace."""
 
-    def send(
+    def send(  # noqa: C901, PLR0912  # in as few calls as can be
         self,
         target: MessageQueue | Topic,
         payloads: Sequence[bytes],
@@ -54,11 +54,12 @@ class EnqueueOperations(PublishOperations):
         results: list[int] | None = None,
         *,
         numbered: bool = False,
+        prepared: PreparedSend | None = None,
     ) -> None:
         """Store these messages, all of them or none, and call `done` with None or the refusal once that is certain.
 
         `results` is filled with what becomes of each (outcomes.py). `numbered` makes a topic give each message a
-        number of its own even when that is not needed to store it.
+        number of its own even when that is not needed to store it. `prepared` is what was read and laid out in slices.
         """
         # Longer than most: the hot path of queues and topics alike, in as few calls per send as can be.
         entity = target.entity
@@ -68,47 +69,37 @@ class EnqueueOperations(PublishOperations):
         record: PublishRecord | None = None
         messages: list[Message] = []
         numbers: Sequence[int]
-        if isinstance(entity, Topic):
-            rules = entity.rules
-            if entity.sending or len(payloads) * rules.weight > WEIGHT_AT_ONCE:
+        batch: _Batch | Refusal
+        if prepared is not None:
+            batch, duplicates, record = prepared
+            _, _, _, size, partition = batch
+            batch = _refuses_size(entity, partition, size) or batch
+        else:
+            if isinstance(entity, Topic) and (entity.sending or len(payloads) * entity.rules.weight > WEIGHT_AT_ONCE):
                 self._send_in_slices(entity, target, payloads, now, done, [] if results is None else results, numbered)
                 return
-        duplicates = None if entity.duplicates is None else _SendDuplicates(entity, now)
-        batch = read_batch(entity, payloads, duplicates, self._store.new_id)
+            duplicates = None if entity.duplicates is None else _SendDuplicates(entity, now)
+            batch = read_batch(entity, payloads, duplicates, self._store.new_id)
         if isinstance(batch, Refusal):
             done(batch)
             return
+        contents, pings, outcomes, size, partition = batch
         if duplicates is not None:
             done = duplicates.joined(done)
-        contents, _, outcomes, _, partition = batch
-        if partition is not None:
-            entity.turn_to_placed(partition)
         if isinstance(entity, Topic):
             kept = _kept(payloads, outcomes)
-            record = self._lay_out(entity, rules, contents, kept, now, numbered)
+            if record is None:
+                if partition is not None:
+                    entity.turn_to_placed(partition)
+                record = self._lay_out(entity, entity.rules, contents, kept, now, numbered)
             done = self._reporting_unmatched(entity, record, kept, done)
             numbers, parts = record.numbers, record.all_parts()
         else:
+            if partition is not None:
+                entity.turn_to_placed(partition)
             first = entity.last_sequence + 1
             numbers = (first,) if len(contents) == 1 else range(first, first + len(contents))
             messages, parts = lay_out_entries(entity, contents, now, numbers)
-        self._write_send(entity, batch, duplicates, numbers, messages, parts, record, now, done, results)
-
-    def _write_send(
-        self,
-        entity: QueueEntity,
-        batch: _Batch,
-        duplicates: _SendDuplicates | None,
-        numbers: Sequence[int],
-        messages: list[Message],
-        parts: list[bytes],
-        record: PublishRecord | None,
-        now: float,
-        done: Done,
-        results: list[int] | None,
-    ) -> None:
-        """Write what was prepared, with one record: the messages of a queue, or the record of a topic."""
-        _, pings, outcomes, size, _ = batch
         if results is not None:
             if len(numbers) == len(outcomes):
                 results += numbers
@@ -238,32 +229,7 @@ class EnqueueOperations(PublishOperations):
         except Refused as refused:
             done(refused.refusal)
             return
-        self.send_prepared(target, prepared, payloads, now, done, results)
-
-    def send_prepared(
-        self,
-        target: MessageQueue | Topic,
-        prepared: PreparedSend,
-        payloads: Sequence[bytes],
-        now: float,
-        done: Done,
-        results: list[int],
-    ) -> None:
-        """Write what was prepared in slices, unless the topic can't take it any more."""
-        topic = target.entity
-        assert isinstance(topic, Topic)
-        if topic.deleting or topic.refuses_sends is not None:
-            done(_refuses_sends(target))
-            return
-        batch, duplicates, record = prepared
-        refusal = _refuses_size(topic, batch[4], batch[3])
-        if refusal is not None:
-            done(refusal)
-            return
-        if duplicates is not None:
-            done = duplicates.joined(done)
-        done = self._reporting_unmatched(topic, record, _kept(payloads, batch[2]), done)
-        self._write_send(topic, batch, duplicates, record.numbers, [], record.all_parts(), record, now, done, results)
+        self.send(target, payloads, now, done, results, prepared=prepared)
 
     def _preparing(
         self,

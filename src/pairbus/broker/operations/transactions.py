@@ -246,7 +246,7 @@ class _Commit:
             if operation.via is not None:
                 namespace._send_through(operation.via, target, payloads, now, self._answered, results, ready)
             elif ready is not None:
-                namespace.send_prepared(target, ready, payloads, now, self._answered, results)
+                namespace.send(target, payloads, now, self._answered, results, prepared=ready)
             else:
                 namespace.send(target, payloads, now, self._answered, results)
         else:

@@ -67,7 +67,7 @@ class TransferOperations(EnqueueOperations, Registry):
         elif is_disabled(target):
             self._dead_letter_transfer(via.entity, target, payloads, now, done, results)
         elif prepared is not None:
-            self.send_prepared(target, prepared, payloads, now, done, results)
+            self.send(target, payloads, now, done, results, prepared=prepared)
         else:
             self.send(target, payloads, now, done, results)
 
