@@ -102,6 +102,8 @@ class Checker:
         self._cut_at, self._cut_durability = -inf, ""
         self._life = 0  # when the broker started, in events
         self._highest_before = Highest()
+        self._stalls: list[tuple[float, float, float]] = []  # of this life: from, to, and until when it is late
+        self._freed_at: dict[str, float] = {}  # home → when it was restarted, with what was late
         self._past: list[Past] = []
         self._past_values: list[tuple[int, tuple[str, ...], list[Any]]] = []
 
@@ -320,6 +322,7 @@ class Checker:
         overdue = min(self._clock.earliest(since) - copy.of.due, since - copy.answered_at)
         if look.state == SCHEDULED and overdue > self._late_s:
             self._problem(look, f"it is still scheduled {overdue:.1f} s after its time")
+        self._check_lateness(copy, look)
         if not look.intact:
             self._problem(look, "its body is not what was sent")
         if look.session != copy.of.session:
@@ -336,6 +339,13 @@ class Checker:
         if look.state != SCHEDULED:
             copy.stored_at = min(copy.stored_at, look.at)
         return copy
+
+    def _check_lateness(self, copy: Copy, look: Look) -> None:
+        sent_at, stored_by = copy.of.at, copy.answered_at if copy.answered_at > -inf else look.at
+        for begin, end, late_until in self._stalls if look.state != SCHEDULED else ():
+            was_late = begin < sent_at and stored_by <= end and sent_at >= self._freed_at.get(copy.home, -inf)
+            if was_late and look.at < late_until:
+                self._problem(look, f"it is {look.state} {late_until - look.at:.3f} s before it should be, so late")
 
     def _impossible(self, copy: Copy, look: Look) -> str:
         if copy.states == {GONE}:
@@ -527,7 +537,11 @@ class Checker:
             return False
         return self._clock.latest(of.at, at) >= (of.due or self._clock.earliest(of.at)) + of.ttl - TICK_S
 
-    # -- the broker ends
+    # -- the broker ends, or its storage stalls
+
+    def _on_stalled(self, at: float, until: float, late_until: float) -> None:
+        self._stalls = [(begin, min(end, at), late_until) for begin, end, late in self._stalls if late > at]
+        self._stalls.append((at, until, late_until))
 
     def _on_started(self, durability: str, at: float) -> None:
         self._end_life(at)
@@ -545,6 +559,7 @@ class Checker:
 
     def _on_crashed(self, homes: Sequence[str], at: float, is_certain: bool) -> None:
         self._locks.free(homes, at, is_certain)
+        self._freed_at |= dict.fromkeys(homes, at)
         if self._fails:
             self._forget_counts(homes)
 
@@ -555,6 +570,7 @@ class Checker:
 
     def _end_life(self, at: float) -> None:
         self._locks.end(at)
+        self._stalls.clear()
         self._end_sends()
 
     def _end_sends(self) -> None:

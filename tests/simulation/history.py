@@ -21,6 +21,8 @@ Messages
 - Delivery counts never fall, and nothing is delivered more often than its home allows.
 - Receive-and-delete may lose what was on its way: so many messages for each kill and each receiver that left.
 - Sessions keep their order. What a confirmed write left in a register is there; a home that was deleted is empty.
+- What was sent while the storage stalled (`stalled`) shows not before it is late enough, unless the broker has ended
+  meanwhile, or its entity has crashed.
 - In the end (`drained`) nothing waits that receivers should have got.
 - Sends and settlements of one transaction (`together`) all happened, or none of them. They begin with its commit: what
   shows before was never sent.
@@ -265,6 +267,11 @@ class History:
         """`since`: settlements may be undone that were answered after it, since the disk failed or the broker was
         frozen."""
         self.events.append(("power_cut", at, since))
+
+    def stalled(self, at: float, until: float, late_until: float) -> None:
+        """The storage stalls from `at` to `until`, and makes late. What is sent meanwhile, and what was in an earlier
+        stall and does not yet show, is kept from receivers until `late_until`."""
+        self.events.append(("stalled", at, until, late_until))
 
     def stepped(self, seconds: float, at: float) -> None:
         """The wall clock was set, forward or (negative) back."""

@@ -137,7 +137,7 @@ class PartitionedRun(Run):
 
     async def _calm(self) -> None:
         if self.machine.server is not None:
-            self.machine.server.faults.clear()
+            self.machine.server.faults.clear("unreachable")
         await super()._calm()
 
 

@@ -335,11 +335,15 @@ class Run:
         server, process = self.machine.server, self.machine.process
         if server is None or process is None or not process.is_alive or process.frozen_until > self.loop.now:
             return
-        fault = Fault(trouble.kind, entity=trouble.entity or None, until=server.clock() + trouble.seconds)
+        until, late = self.loop.now + trouble.seconds, trouble.late or None
+        fault = Fault(trouble.kind, trouble.entity or None, until=server.clock() + trouble.seconds, late=late)
         try:
             process.run(server.faults.set, fault)
         except InvalidFault as error:  # another crash of it is under way
             self.trace.note(f"broker: {error}")
+        else:
+            if trouble.late:
+                self.trace.stalled(self.loop.now, until, until + trouble.late)
 
     def _diagnosed(self, said: dict[str, Any]) -> None:
         """Note what the broker says of a crash, at which all locks are free: memory and journal must agree."""
@@ -432,8 +436,11 @@ class Run:
         self.machine.disk.faults.clear()
         self.machine.disk.capacity = None
         self.machine.resume()
-        if self.machine.server is not None and self.machine.is_serving:
-            self.machine.server.faults.clear("storage-stall")
+        server = self.machine.server
+        if server is not None and self.machine.is_serving:
+            while server.faults.late(server.clock())[0]:
+                await asyncio.sleep(0.5)
+            server.faults.clear("storage-stall")
         if self.machine.clock.offset != EPOCH:
             self._step_clock(EPOCH - self.machine.clock.offset)
             await asyncio.sleep(3.0)  # until the broker has noticed: tokens are judged by its time

@@ -3,7 +3,7 @@ folder.
 
 A world of any kind with one broker, and a few stalls beside its own troubles. Often the broker is killed, or the power
 cut, while one lasts. A stall is brought about by the fault `storage-stall`, or the disk itself does not answer: the
-journal's folder, the standby folder, or both.
+journal's folder, the standby folder, or both. With a standby folder what is sent while the fault lasts may be late.
 """
 
 from __future__ import annotations
@@ -46,7 +46,19 @@ def draw_stalls(seed: int) -> World:
         standby=has_standby,
         stall_s=rng.choice((0.05, 0.05, 0.2, 0.5, 2.0, 5.0)),
     )
+    if has_standby and (chance := random.Random(f"{seed} late")).random() < 0.3:
+        stalled = _with_lateness(stalled, chance)
     return killed_for_power_cuts(stalled) if isinstance(world, FeatureWorld) else stalled
+
+
+def _with_lateness(world: AnyWorld, rng: random.Random) -> AnyWorld:
+    """Return the world with messages that are late, in half of the cases without an end of the broker. Its clock is not
+    set, so that it is certain how long they are late."""
+    left_out = ("clock", "kill", "power", "stop") if rng.random() < 0.5 else ("clock",)
+    drawn = [each for each in world.troubles if each.kind not in left_out]
+    drawn.append(Trouble(0.0, "storage-stall", rng.choice((1.0, 3.0, 10.0)), answers=rng.choice((1, 1, 2))))
+    late = [replace(each, late=rng.choice((0.5, 3.0, 8.0))) if each.kind == "storage-stall" else each for each in drawn]
+    return replace(world, troubles=tuple(sorted(late, key=lambda each: (each.answers or 99, each.at))))
 
 
 def killed_for_power_cuts(world: AnyWorld) -> AnyWorld:

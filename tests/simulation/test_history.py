@@ -144,6 +144,10 @@ class Story:
     def step(self, seconds: str) -> None:
         self.history.stepped(float(seconds), self.now)
 
+    def stall(self, seconds: str, late: str) -> None:
+        until = self.now + float(seconds)
+        self.history.stalled(self.now, until, until + float(late))
+
     def start(self, durability: str) -> None:
         self.history.started(durability, self.now)
 
@@ -200,6 +204,11 @@ BROKEN = [
     ("send a b to=events | kill | audit", "2 messages vanished, too many for 1 kills"),
     ("send a to=events | audit", "1 messages vanished, too many for 0 kills"),
     ("send a | see a:1 intact=0", "its body is not what was sent"),
+    # late
+    ("stall 10 5 | wait 1 | send a | wait 11 | see a:1", "a in orders: it is active 3.000 s before it should"),
+    ("stall 10 5 | wait 1 | offer a | wait 1 | see a:1 | answer a", "it is active 13.000 s before it should be"),
+    ("stall 10 5 | wait 1 | send a | stall 20 5 | wait 16 | see a:1", "it is active 9.000 s before it should be"),
+    ("stall 10 5 | crash | wait 1 | send a | see a:1", "it is active 14.000 s before it should be"),
     # sends are whole or not at all
     ("send a b c outcome=unknown | audit a:1 c:3", "b in orders: it is lost"),
     ("send a b outcome=unknown | see a:1 | settle a complete | audit", "b in orders: it is lost"),
@@ -335,6 +344,14 @@ BROKEN = [
 ]  # fmt: skip
 
 RIGHT = [
+    # late
+    "send a | stall 10 5 | see a:1",
+    "stall 10 5 | wait 1 | send a | wait 14 | see a:1",
+    "stall 10 5 | wait 1 | send a due=4 | wait 5 | see a:1:scheduled peeked",
+    "stall 10 5 | wait 9 | send a takes=2 | see a:1",
+    "stall 10 5 | wait 1 | send a | stall 2 5 | wait 7 | see a:1",
+    "stall 10 5 | wait 1 | send a | kill | see a:1",
+    "stall 10 5 | wait 1 | send a | wait 1 | crash | see a:1",
     "send a | see a:1 | settle a complete unknown together=t | send b together=t outcome=unknown | audit b:2",
     "send a | see a:1 | settle a complete unknown together=t | send b together=t outcome=unknown | audit a:1",
     "send a | see a:1 | settle a complete refused together=t | send b together=t outcome=refused | audit a:1",

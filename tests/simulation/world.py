@@ -56,11 +56,13 @@ class Trouble:
     torn: bool = False  # of a power cut: parts of what was not synced are there
     answers: int = 0  # after so many confirmations that clients got; `at` counts from then
     entity: str = ""  # of a crash
+    late: float = 0.0  # of a stall: what is sent meanwhile shows so many seconds after it
 
     def __str__(self) -> str:
         begin = f"{self.answers} answers and " if self.answers else ""
         end = " torn" if self.torn else f" {self.entity}" if self.entity else ""
-        return f"at {begin}{self.at:g} s {self.kind} {self.seconds:g}{end}"
+        late = f" late {self.late:g}" if self.late else ""
+        return f"at {begin}{self.at:g} s {self.kind} {self.seconds:g}{end}{late}"
 
 
 @dataclass(frozen=True, slots=True)

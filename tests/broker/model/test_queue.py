@@ -72,6 +72,29 @@ def test_p48_what_is_late_is_nobodys_until_it_is_released_and_then_in_its_place(
     assert numbers(queue.draw(9)) == [3] and not queue.late
 
 
+def test_p48_what_is_late_is_not_overtaken_in_its_session() -> None:
+    queue = QueueEntity(1, QueueDescription(name="jobs", requires_session=True)).active
+
+    def come(number: int, session: str) -> None:
+        each = message(number)
+        each.session_id = session
+        queue.enqueue(each)
+
+    come(1, "a")
+    queue.holds_back = True
+    come(2, "a")
+    queue.holds_back = False
+    come(3, "a")
+    come(4, "b")
+    assert queue.available == 2 and len(queue.late) == 2
+    queue.release_late(1)
+    come(5, "a")
+    assert queue.available == 3 and len(queue.late) == 2
+    queue.release_late(9)
+    come(6, "a")
+    assert queue.available == 6 and not queue.late
+
+
 def test_p48_what_is_late_and_scheduled_can_be_called_off_and_comes_due_later() -> None:
     queue = make_queue()
     queue.holds_back = True

@@ -8,6 +8,7 @@ _LOG = "pairbus.journal.log"
 _STANDBY = "pairbus.journal.standby"
 _JOURNAL = "pairbus.journal.journal"
 _REPLAY = "pairbus.broker.storage.replay"
+_QUEUE = "pairbus.broker.model.queue"
 _LIVE = "pairbus.broker.storage.live_records"
 
 SABOTAGES = (
@@ -177,6 +178,43 @@ SABOTAGES = (
         "self._lsn = max(lsn, first_lsn - 1)",
         "self._lsn = first_lsn - 1",
         "What was confirmed after a restart is passed over as a repetition at the next one.",
+    ),
+    # -- what is late
+    Sabotage(
+        "late-messages-shown-at-once",
+        _QUEUE,
+        "self.sessions is None and self.partition_sizes is None and not self.holds_back\n",
+        "self.sessions is None and self.partition_sizes is None\n",
+        "What is sent in a stall that is to make it late is received at once.",
+        needs=(" late ",),
+        kind="stalls",
+    ),
+    Sabotage(
+        "late-until-the-store-is-back",
+        "pairbus.broker.server",
+        "releases=not is_late)",
+        "releases=not holds_back)",
+        "What is sent in a stall is received when the storage is back, and not so long after it as was asked for.",
+        needs=(" late ",),
+        kind="stalls",
+    ),
+    Sabotage(
+        "late-and-scheduled-is-lost",
+        _QUEUE,
+        "            if message.state in (LATE, SCHEDULED):\n",
+        "            if message.state == LATE:\n",
+        "A scheduled message that was late never becomes due.",
+        needs=(" late ", "due_in"),
+        kind="stalls",
+    ),
+    Sabotage(
+        "late-message-overtaken-in-its-session",
+        "pairbus.broker.model.sessions",
+        "session.late > 0 and message.home == READY",
+        "False",
+        "A receiver of a session gets what was sent after a stall before what was sent in it.",
+        needs=(" late ", "jobs"),
+        kind="stalls",
     ),
     # -- compaction
     Sabotage(

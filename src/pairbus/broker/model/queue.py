@@ -385,13 +385,15 @@ class MessageQueue:
             self.schedule.add(message, self.schedule.asked + delay)
             self.is_timed = True
 
-    def put(self, message: Message) -> None:
+    def put(self, message: Message, *, was_late: bool = False) -> None:
         """Do as `offer` with a message that was not in the queue before."""
         home = message.state = message.home
-        if self.holds_back:
+        if not was_late and (self.holds_back or (self.sessions is not None and self.sessions.is_late(message))):
             # One that is scheduled can be called off, but does not become due.
             message.state = LATE if home == READY else home
             self.late.append(message)
+            if self.sessions is not None:
+                self.sessions.count_late(message, 1)
         elif home == READY:
             self._make_available(message)
             if message.expires_at != inf:
@@ -405,8 +407,10 @@ class MessageQueue:
         """Make so many messages available that were kept from receivers; `holds_back` has ended."""
         while self.late and count > 0:
             message = self.late.popleft()
+            if self.sessions is not None:
+                self.sessions.count_late(message, -1)
             if message.state in (LATE, SCHEDULED):
-                self.put(message)
+                self.put(message, was_late=True)
             count -= 1
 
     def _make_available(self, message: Message) -> None:

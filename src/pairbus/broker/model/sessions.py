@@ -17,7 +17,7 @@ from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from .message import LOCKED, Message, Stored
+from .message import LATE, LOCKED, READY, Message, Stored
 from .partitions import COUNT_MASK
 from .ready_list import ReadyList
 
@@ -60,6 +60,7 @@ class Session:
     __slots__ = (
         "count",
         "id",
+        "late",
         "lock",
         "ready_list",
         "recopied",
@@ -76,6 +77,8 @@ class Session:
         self.lock: SessionLock | None = None
         #: Its messages, whatever they are doing.
         self.count = 0
+        #: Those that are kept from receivers.
+        self.late = 0
         #: Where its state is stored, and the size of the record.
         self.state: Stored | None = None
         self.record_bytes = 0
@@ -173,6 +176,15 @@ class Sessions:
         if session.lock is None and (before is None or message.sequence_number & COUNT_MASK < before):
             self._note_free(session)
 
+    def is_late(self, message: Message) -> bool:
+        """Return whether it would overtake one of its session that is kept from receivers."""
+        session = self._by_id.get(message.session_id or "")
+        return session is not None and session.late > 0 and message.home == READY
+
+    def count_late(self, message: Message, change: int) -> None:
+        if message.state == LATE:
+            self.open(message.session_id or "").late += change
+
     def discard(self, message: Message) -> None:
         session = self._by_id.get(message.session_id or "")
         if session is not None:
@@ -190,7 +202,7 @@ class Sessions:
     def reset(self) -> None:
         """Forget counts and available messages before all are added again."""
         for session in list(self._by_id.values()):
-            session.count = 0
+            session.count = session.late = 0
             session.ready_list.clear()
             self.forget_if_empty(session)
         self._free.clear()
