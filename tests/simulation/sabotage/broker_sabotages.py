@@ -423,9 +423,9 @@ SABOTAGES = (
     # -- clients without a token, and what nobody can read
     Sabotage(
         "strangers-memory",
-        _CONNECTION,
-        "        if refusal is not None:\n            self.close(refusal)\n\n    def refuses_transaction",
-        "        del refusal\n\n    def refuses_transaction",
+        "pairbus.broker.access.unauthenticated",
+        "        if held > TOTAL_BYTES_MAX:\n",
+        "        if held < 0:\n",
         "Clients that have shown no token fill the memory of the broker until it is killed.",
         needs=("kind='pieces'",),
     ),
