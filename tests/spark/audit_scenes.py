@@ -157,6 +157,24 @@ def one_id_twice_and_no_broker(s: Stage) -> None:
         receiver("receive", 20, s.entity, "same", seq=1)
 
 
+@scenario(sent=3, confirmed=3, received=3)
+def a_broker_45_s_behind(s: Stage) -> None:
+    """One send took a minute, which tells nothing, and so does one that was tried twice."""
+    with s.client() as client, s.broker() as broker:
+        for seq, (mid, ms) in enumerate((("a", 4.0), ("slow", 60_000.0), ("b", 4.0)), 1):
+            client("send", 100.0 + seq, s.entity, mid, ms=ms)
+            s.arrive(broker, 55.0 + seq, mid, seq)
+            s.fetch(broker, 155.0 + seq, mid, seq)
+
+
+@scenario(sent=2, confirmed=2, received=2)
+def a_receiver_45_s_behind(s: Stage) -> None:
+    with s.client() as client, s.client(pid=11) as receiver:
+        for seq, wait in ((1, 0.0), (2, 70.0)):
+            client("send", 100.0, s.entity, str(seq), ms=4.0)
+            receiver("receive", 55.0 + wait, s.entity, str(seq), seq=seq)
+
+
 @scenario(sent=1, confirmed=1, received=1, late=1, redelivered=2)
 def late_and_redelivered(s: Stage) -> None:
     """The receiver's lines are the broker's deliveries, not more of them."""

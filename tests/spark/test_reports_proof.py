@@ -80,6 +80,14 @@ def test_the_ids_are_named_and_the_reasons_said(audited: Audit) -> None:
     assert "misses 7 events" in notes and "cut by a kill" in notes
 
 
+def test_clocks_that_disagree_are_said(audited: Audit) -> None:
+    said = [note.partition(";")[0] for note in audited.summary["notes"] if "clock" in note]
+    assert said == [
+        "a-broker-45-s-behind: the broker's clock is 45.0 s behind that of client-10",
+        "a-receiver-45-s-behind: a receiver's clock is at least 45.0 s behind that of client-10",
+    ]
+
+
 def test_missing_files_are_said(audited: Audit, root: Path) -> None:
     found = {}
     for each in audited.summary["missing_files"]:

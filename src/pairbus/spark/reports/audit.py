@@ -19,6 +19,7 @@ from pairbus.spark.runtime.locations import below
 
 from . import audit_rules as rules
 from . import event_location
+from .clock_skew import clock_notes
 from .coverage import Coverage, Watch, coverage, last_snapshot_since
 from .ledger_files.file_facts import MissingFiles
 from .ledgers import Ledgers, small_table, write_rows
@@ -33,12 +34,13 @@ IDS: Final = 100
 #: The columns of a message that the report needs.
 _REPORTED: Final = (
     "home_no", "place_no", "name_no", "id", "reason", "sent_at", "received_at", "most_copies", "wanted", "x_path_no",
-    "x_dead", "x_left", *(name for name in rules.COUNTS if name not in ("no_id", "out_of_order")),
+    "x_dead", "x_left", "sender_no", *rules.SKEWS,
+    *(name for name in rules.COUNTS if name not in ("no_id", "out_of_order")),
 )  # fmt: skip
 #: Home, place and id are a message; the names stand as numbers, see `event_numbers`.
 _KEY: Final = ("home_no", "place_no", "id")
 #: The columns that the order of messages is judged by, beside those that are reported.
-_ORDER: Final = ("order_path", "order_seq", "sender_no", "begun_us", "sent_us")
+_ORDER: Final = ("order_path", "order_seq", "begun_us", "sent_us")
 _ONE_SENDER: Final = ("home_no", "order_path", "sender_no")
 _SENDER_COLUMNS: Final = "home_no int, order_path int, sender_no int"
 #: Which span of time a message's beginning or end lies in; a sender with few messages has one.
@@ -147,6 +149,7 @@ def _judged(ledgers: Ledgers, late_s: float) -> DataFrame:
         "reason": rules.REASON,
         **_OUTCOMES,
         "late": late,
+        **rules.SKEWS,
         "most_copies": "array_max(copies)",
         # Of a topic, in one subscription; what was sent more than once has no place in the order.
         "order_path": "case when wanted = 1 and sent_at is not null then first_copy.path_no end",
@@ -203,6 +206,7 @@ _TIMES: Final = {
     "c_confirmed_at": (_CONFIRMED, "t"),
     "b_sent_at": (f"{_BY_APP} and {_TAKEN}", "t"),
     "carried_at": (f"(({_BY_SYPHON}) or ({_MOVED})) and {_TAKEN}", "t"),
+    "c_begun_at": (_CONFIRMED, "t - coalesce(ms, 0) / 1000"),
     "begun_at": (f"(({_BY_CLIENT}) or ({_BY_APP})) and {_TAKEN}", "t - coalesce(ms, 0) / 1000"),
 }
 
@@ -276,6 +280,7 @@ def _copies(seen: DataFrame, tasks: int) -> DataFrame:
         "by_brokers": (F.sum, f"count_if({received} and by_broker)"),
         "by_receivers": (F.sum, f"count_if({received} and not by_broker)"),
         "received_at": (F.min, f"min(case when {received} then t end)"),
+        "by_receivers_at": (F.min, f"min(case when {received} and not by_broker then t end)"),
         "settled": (F.sum, f"count_if(kind = 'settle' and {_OK})"),
         "expired": (F.sum, "count_if(kind = 'expire')"),
         "dead": (F.sum, f"count_if(is_dead or (kind = 'dead-letter' and {_OK}))"),
@@ -328,7 +333,7 @@ def _arrived(copies: DataFrame, tasks: int) -> DataFrame:
             _of_copies("expired > 0").alias("expired_home"),
             # The broker's line and the receiver's are the same delivery.
             F.sum(F.expr("greatest(0L, greatest(by_brokers, by_receivers) - 1)")).alias("redelivered"),
-            F.min("received_at").alias("received_at"),
+            *(F.min(name).alias(name) for name in ("received_at", "by_receivers_at")),
             F.min(F.expr("case when taken or left > 0 then seq end")).alias("min_seq"),
         )
         .groupBy(*_KEY)
@@ -337,7 +342,7 @@ def _arrived(copies: DataFrame, tasks: int) -> DataFrame:
             # In the subscription that has most of them: a rule may keep a message from the others.
             *(F.max(name).alias(name) for name in ("found", "received", "dead", "left_home", "expired_home")),
             F.sum("redelivered").alias("redelivered"),
-            F.min("received_at").alias("received_at"),
+            *(F.min(name).alias(name) for name in ("received_at", "by_receivers_at")),
             F.collect_list("kept").alias("copies"),
             F.min(F.expr("case when min_seq is not null then struct(path_no, min_seq) end")).alias("first_copy"),
         )
@@ -562,7 +567,7 @@ def _summary(ledgers: Ledgers, messages: DataFrame, late_s: float, ids: int) -> 
     by_place, names, why = _by_place(ledgers, messages)
     plain = event_location.shown(names)
     notes = [rules.note(reason, count, plain[key]) for (key, reason), count in sorted(why.items())]
-    notes += ledgers.notes
+    notes += [*clock_notes(ledgers, messages), *ledgers.notes]
     notes += filter(None, (rules.file_note(*facts.note) for facts in ledgers.file_facts.values()))
     rank = Window.partitionBy("finding").orderBy("sent_at", "mid", "ns", "entity")
     first = (

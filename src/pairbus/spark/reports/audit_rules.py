@@ -65,6 +65,15 @@ BLIND: Final[Mapping[str, str]] = {
     for who, at in (("p", "home_at"), ("s", "sent_at"))
 }
 
+#: By how many seconds a broker's clock is ahead of a sender's, and a receiver's at most ahead of that, or of the
+#: broker's where the sender has no ledger: null where nobody can tell, 0 where nothing shows.
+SKEWS: Final[Mapping[str, str]] = {
+    "broker_ahead": "case when c_lines = 1 and c_send = 1 and b_tries = 1 and b_send = 1"
+    " then greatest(b_sent_at - c_confirmed_at, 0) - greatest(c_begun_at - b_sent_at, 0) end",
+    "receiver_ahead": "case when found > 1 then null when c_lines = 1 then least(by_receivers_at - c_begun_at, 0)"
+    " when c_lines = 0 and b_tries = 1 and b_send = 1 then least(by_receivers_at - b_sent_at, 0) end",
+}
+
 LOST: Final[Mapping[str, str]] = {
     "gone": "confirmed, and the primary has neither delivered it nor has it still",
     "taken-not-home": "taken from the backlog, and it never came home",
@@ -115,6 +124,16 @@ def note(reason: str, count: int, entity: str) -> str:
     """Return a line for the notes of the report."""
     remedy = REMEDY.get(reason)
     return f"{entity}: {count:,} unknown: {UNKNOWN[reason]}" + (f"; {remedy}" if remedy else "")
+
+
+def clock_note(who: str, home: str, sender: str, ahead_s: float) -> str:
+    """Return a line about clocks that disagree: the broker's by about that, the receivers' by so much at least."""
+    its, by = ("the broker's clock is", "") if who == "broker" else ("a receiver's clock is", "at least ")
+    way = "ahead of" if ahead_s > 0 else "behind"
+    return (
+        f"{home}: {its} {by}{abs(ahead_s):.1f} s {way} that of {sender}; what is late is told by these clocks, and as "
+        "much may be hidden, or too much"
+    )
 
 
 def file_note(file: str, writer: str, cut: bool, gap_events: int, bad_lines: int) -> str | None:

@@ -1,0 +1,48 @@
+"""Measures by how much clocks disagree, where the ledgers of two hosts saw the same message.
+
+A broker stores a message after its sender has begun to send it, and before that hears so; a receiver gets it after
+that. What the ledgers say otherwise, the clocks of their hosts have made. Only messages that were sent once, and are
+there once, are asked. Of a broker's clock it is the median, of the receivers' what is certain of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from . import audit_rules as rules
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from .ledgers import Ledgers
+
+#: What is less is not said.
+SKEW_S: Final = 1.0
+
+
+def clock_notes(ledgers: Ledgers, messages: DataFrame) -> list[str]:
+    """Return a line for each broker, and for the receivers at each, whose clock and a sender's disagree. `messages` has
+    the columns of `audit_rules.SKEWS`."""
+    from pyspark.sql import functions as F
+
+    rows = (
+        messages.groupBy("home_no", "sender_no")
+        .agg(
+            F.percentile_approx("broker_ahead", 0.5, 1000).alias("broker"),
+            F.min("receiver_ahead").alias("receivers"),
+        )
+        .collect()
+    )
+    by_home: dict[str, list[Any]] = {}
+    for row in rows:
+        by_home.setdefault(ledgers.numbers.homes.name(row["home_no"]), []).append(row)
+    names = {of_file[3]: of_file[1].rpartition("/")[2] for of_file in ledgers.numbers.files.values()}
+    said = []
+    for home, senders in sorted(by_home.items()):
+        for who in ("broker", "receivers"):
+            ahead, sender_no = max(
+                ((row[who] or 0.0, row["sender_no"]) for row in senders), key=lambda each: abs(each[0])
+            )
+            if abs(ahead) >= SKEW_S:
+                said.append(rules.clock_note(who, home, names.get(sender_no, "the broker"), ahead))
+    return said
