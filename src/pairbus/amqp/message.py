@@ -118,15 +118,20 @@ _STARTS: Final = {
 }
 
 
+#: Data sections of a few bytes would take long to look at; a batch of the service has 4,500 at most.
+SECTIONS_MAX: Final = 10_000
+_EACH_SECTION: Final = range(SECTIONS_MAX)
+
+
 def split(payload: bytes) -> Sections:  # noqa: C901, PLR0912 - on the way of every message: no call for each section
     """Return where the sections of a message begin and end. Raise DecodeError for what is no message."""
-    size = len(payload)
+    size, footer_at, is_usual = len(payload), -1, True  # the footer: where it stands before the body
     spans: list[Any] = [None] * 9
     o = last = start = body_start = body_end = 0
-    footer_at = -1  # where it stands before the body
-    is_usual = True
     try:
-        while o < size:
+        for _ in _EACH_SECTION:
+            if o >= size:
+                break
             start = o
             section = _STARTS.get(payload[o : o + 4])
             if section is None:
@@ -157,8 +162,8 @@ def split(payload: bytes) -> Sections:  # noqa: C901, PLR0912 - on the way of ev
                 body_end = o
     except (IndexError, struct.error):
         raise truncated(payload, start) from None
-    if o > size:
-        raise truncated(payload, start)
+    if o != size:
+        raise truncated(payload, start) if o > size else DecodeError(f"a message has {SECTIONS_MAX} sections at most")
     s = Sections()
     (
         s.header, s.delivery_annotations, s.message_annotations, s.properties, s.application_properties,

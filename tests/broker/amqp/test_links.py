@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import struct
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from pairbus.amqp.message import Properties, encode_message, read_properties
+from pairbus.amqp import errors as conditions
+from pairbus.amqp.message import BATCH_FORMAT as BATCH
+from pairbus.amqp.message import Properties, encode_message, join_batch, read_properties
 from pairbus.amqp.performative_types import (
     Accepted,
     Begin,
@@ -24,14 +27,14 @@ from pairbus.amqp.performative_types import (
 )
 from pairbus.amqp.performatives import decode_performative
 from pairbus.amqp.types import Symbol, Timestamp
-from pairbus.broker import Broker
+from pairbus.broker import Broker, NamespaceServer
 from pairbus.broker.amqp.links import outcome_of
 from pairbus.broker.control.control_socket import request
 from pairbus.broker.control.faults import Fault
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, Release
 from pairbus.journal import Journal, JournalFailed
 from pairbus.testing import fault
-from pairbus.wire import Refused, TimedOut, WireClient, WireError
+from pairbus.wire import Refused, TimedOut, TooLarge, WireClient, WireError
 from tests.broker.attack_words import Target, attach, credit, frame, let_in
 from tests.broker.broker_process import BrokerProcess
 from tests.broker.crash_load import admin_client, payload_of, split_of
@@ -389,3 +392,104 @@ async def test_no_answer_says_that_it_was_not_done_where_only_a_restart_shows_it
         await sender.send(make_special(b"x", id="five"))
         found = [View(payload).properties.message_id for payload in await client.peek(queue)]
         assert found == ["one", "two", "five"]
+
+
+# -- large messages and batches
+
+
+def many_values(id: str, count: int = 60_000, last: bytes = b"\x40") -> bytes:
+    """A message whose body is a list that takes long to check."""
+    head = encode_message(properties=Properties(message_id=id), body=None)
+    return head + b"\x00\x53\x77\xd0" + struct.pack(">II", count + 3 + len(last), count) + b"\x40" * (count - 1) + last
+
+
+def look_late(served: NamespaceServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each look at the clock be a millisecond later than the one before: a turn has time for three units."""
+    monkeypatch.setattr(served.namespace.slices, "_clock", (n * 0.001 for n in itertools.count()).__next__)
+
+
+async def test_a_large_message_is_checked_in_slices_and_keeps_its_place(
+    broker: Broker, wire: WireClient, queues: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = queues
+    served = broker.namespaces["contoso"]
+    look_late(served, monkeypatch)
+    sender = await wire.sender(queue)
+    payloads = [many_values("first", 250_000), payload_of("second"), many_values("third"), payload_of("fourth")]
+    async with WireClient.from_connection_string(served.connection_string) as bystander:
+        at_ease = await bystander.sender(other)
+        sending = [asyncio.ensure_future(sender.send(payload)) for payload in payloads]
+        await soon(lambda: any(connection._check is not None for connection in served.connections))
+        await at_ease.send(payload_of("at ease"))
+        assert not any(each.done() for each in sending)
+    await asyncio.gather(*sending)
+    assert await ids_in(wire, queue) == ["first", "second", "third", "fourth"]
+
+
+async def test_a_large_message_that_is_not_sound_is_refused_and_the_link_goes_on(
+    wire: WireClient, queues: tuple[str, str]
+) -> None:
+    queue, _ = queues
+    sender = await wire.sender(queue)
+    with pytest.raises(Refused) as caught:
+        await sender.send(many_values("bad", last=b"\x3f"))
+    assert caught.value.condition == conditions.DECODE_ERROR
+    with pytest.raises(Refused, match="end at byte"):
+        await sender.send(join_batch([many_values("good"), many_values("bad", last=b"\x40\x40")]), message_format=BATCH)
+    await sender.send(join_batch([many_values("one"), payload_of("two")]), message_format=BATCH)
+    assert await ids_in(wire, queue) == ["one", "two"]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_transaction_has_its_large_message_before_it_ends(
+    wire: WireClient, queues: tuple[str, str], commits: bool
+) -> None:
+    queue, _ = queues
+    sender = await wire.sender(queue)
+    transaction = await wire.transaction(queue)
+    sending = [
+        asyncio.ensure_future(sender.send(payload, transaction=transaction))
+        for payload in (many_values("large", 200_000), payload_of("small"))
+    ]
+    await asyncio.sleep(0)
+    await (transaction.commit() if commits else transaction.roll_back())
+    await asyncio.gather(*sending)
+    assert await ids_in(wire, queue) == (["large", "small"] if commits else [])
+
+
+async def test_a_connection_that_is_lost_while_a_large_message_is_checked(
+    broker: Broker, wire: WireClient, queues: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, _ = queues
+    served = broker.namespaces["contoso"]
+    look_late(served, monkeypatch)
+    async with WireClient.from_connection_string(served.connection_string) as client:
+        sender = await client.sender(queue)
+        sending = asyncio.ensure_future(sender.send(many_values("gone", 250_000)))
+        await soon(lambda: any(connection._check is not None for connection in served.connections))
+        for connection in list(served.connections):
+            connection.abort()
+        with pytest.raises(WireError):
+            await sending
+    await soon(lambda: not served.connections)
+    assert len(served.namespace.slices) == 0
+    assert await ids_in(wire, queue) == []
+
+
+async def test_a_batch_is_bounded_as_the_service_bounds_it(broker: Broker, wire: WireClient) -> None:
+    served = broker.namespaces["contoso"]
+    with admin_client(served.connection_string, str(served.ca_file)) as admin:
+        admin.create_queue("roomy", max_message_size_in_kilobytes=10_240)
+    sender = await wire.sender("roomy")
+    most = [b"\x00\x53\x75\xa0\x00"] * 4500
+    await sender.send(join_batch(most), message_format=BATCH)
+    for batch, text in (
+        ([*most, most[0]], "4501 messages; 4500 are allowed"),
+        ([make_special(bytes(400_000))] * 3, "takes up to 1049600 bytes at once"),
+    ):
+        with pytest.raises(TooLarge, match=text):
+            await sender.send(join_batch(batch), message_format=BATCH)
+    await sender.send(make_special(bytes(3_000_000)))
+    with admin_client(served.connection_string, str(served.ca_file)) as admin:
+        assert admin.get_queue_runtime_properties("roomy").total_message_count == 4501
+        admin.delete_queue("roomy")

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import struct
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -30,8 +30,12 @@ from pairbus.broker.format.content_checks import (
     PROPERTY_BYTES_MAX,
     TIME_MS_MAX,
     TIME_MS_MIN,
+    VALUES_AT_ONCE,
+    Checked,
+    checking,
 )
 from pairbus.broker.server import NamespaceServer
+from pairbus.broker.slices import finish
 from pairbus.broker.sql import actions
 from pairbus.wire import WireClient
 from tests.broker.crash_load import admin_client
@@ -308,3 +312,84 @@ def test_application_properties_are_bounded_each_and_together() -> None:
         with pytest.raises(AmqpError, match="are allowed") as caught:
             take_in(with_properties(**properties), str)
         assert caught.value.condition == MESSAGE_SIZE_EXCEEDED
+
+
+def compound(code: int, count: int, content: bytes) -> bytes:
+    return bytes((code,)) + struct.pack(">II", len(content) + 4, count) + content
+
+
+def units(payload: bytes) -> int:
+    """In how many units a message that is sound is checked; each is at most so many values."""
+    checked = Checked()
+
+    def work() -> Generator[None, None, None]:
+        nonlocal checked
+        checked = yield from checking(payload, False)
+
+    count = sum(1 for _ in work())
+    assert checked == payload and checked.error is None
+    return count
+
+
+VALUE = message() + b"\x00\x53\x77"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        compound(0xD0, 50_000, b"\x40" * 50_000),
+        compound(0xD0, 50_000, b"\xc0\x01\x00" * 50_000),
+        compound(0xD0, 25_000, b"\x00\x53\x01\x40" * 25_000),
+        compound(0xF0, 50_000, b"\xa1" + bytes(50_000)),
+        compound(0xD0, 50, (b"\xc0\xfa\xf9" + b"\x40" * 249) * 50),
+    ],
+    ids=["values", "lists", "described", "an array", "lists of values"],
+)
+def test_a_message_of_many_values_is_checked_in_units(body: bytes) -> None:
+    assert units(VALUE + body) >= 12_000 // VALUES_AT_ONCE
+
+
+def test_an_array_whose_elements_have_one_width_is_checked_at_once_however_long_it_is() -> None:
+    nulls = b"\xf0" + struct.pack(">II", 5, 1024) + b"\x40"
+    assert units(VALUE + compound(0xD0, 400, nulls * 400)) <= 2
+    assert units(VALUE + compound(0xF0, 50_000, b"\x80" + bytes(400_000))) <= 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xf0" + struct.pack(">II", 5, 1025) + b"\x40",
+        compound(0xF0, 3, b"\x80" + bytes(17)),
+        compound(0xF0, 2, b"\x00\x40\x40"),
+        compound(0xF0, 1, b"\x00\x53\x01\x00\x53\x01\x40"),
+        compound(0xF0, 1, b"\x3f"),
+        compound(0xF0, 3, b"\xa1\x00\x00"),
+        compound(0xF0, 1, b"\xa1\x00\x00"),
+        compound(0xF0, 2, b"\xc0\x01\x00\x03\x01"),
+        b"\xc5\x01\x00",
+        b"\x3f",
+    ],
+)
+def test_an_array_that_is_not_sound_is_refused(body: bytes) -> None:
+    with pytest.raises(AmqpError):
+        take_in(VALUE + body, str)
+    with pytest.raises(AmqpError):
+        decode(body)
+
+
+def test_what_is_wrong_with_a_large_message_is_kept_for_who_takes_it() -> None:
+    checked = finish(checking(join_batch([message() + DATA, VALUE + nested(DEPTH_MAX + 1)]), True))
+    assert checked.error is not None and checked.error.condition == INVALID_FIELD
+
+
+def test_what_is_beside_the_body_is_bounded() -> None:
+    notes = {Symbol(f"n{n}"): None for n in range(30_000)}
+    with pytest.raises(AmqpError, match=r"beside the body .* are allowed") as caught:
+        take_in(encode_message(None, notes, body=b"x"), str)
+    assert caught.value.condition == MESSAGE_SIZE_EXCEEDED
+    assert take_in(encode_message(properties=Properties(message_id="m"), body=bytes(300_000)), str) is not None
+
+
+def test_sections_are_bounded() -> None:
+    with pytest.raises(AmqpError, match="10000 sections"):
+        take_in(message() + b"\x00\x53\x75\xa0\x00" * 10_000, str)

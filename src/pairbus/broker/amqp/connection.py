@@ -12,11 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 from pairbus.amqp import errors as conditions
 from pairbus.amqp.connection import Connection
+from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.events import (
     Closed,
     CreditChanged,
@@ -33,6 +36,7 @@ from pairbus.amqp.events import (
     TransactionalDelivered,
 )
 from pairbus.amqp.link import Link, ReceiverLink
+from pairbus.amqp.message import BATCH_FORMAT
 from pairbus.amqp.performative_types import Error, TransactionalState
 from pairbus.amqp.performatives import ACCEPTED_BYTES
 from pairbus.amqp.sasl import SaslServer
@@ -41,10 +45,12 @@ from pairbus.amqp.types import Symbol
 from pairbus.billing import APP, cause_in
 from pairbus.broker.access import unauthenticated
 from pairbus.broker.access.authorization import Authorization
+from pairbus.broker.format.content_checks import AT_ONCE_BYTES_MAX, Checked, checking
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import SessionLock
 from pairbus.broker.model.transaction import Transaction
 from pairbus.broker.refusal import Refusal
+from pairbus.broker.slices import Job, SlicesFull
 from pairbus.sas import LISTEN, SEND, Claims
 
 from . import transactions
@@ -80,6 +86,9 @@ _LOCK_LOST = rejected(
 
 class AmqpConnection(asyncio.Protocol):
     """The asyncio protocol of a client's connection, and what the nodes behind its links ask of it."""
+
+    #: The check of a large message that is under way; what came after it on the connection waits.
+    _check: Job[Checked] | None = None
 
     def __init__(self, host: NamespaceServer) -> None:
         self.host = host
@@ -246,7 +255,7 @@ class AmqpConnection(asyncio.Protocol):
         return True
 
     def _has_time(self) -> bool:
-        return monotonic() < self._turn_ends and not (self._is_holding or self.is_silent)
+        return monotonic() < self._turn_ends and self._check is None and not (self._is_holding or self.is_silent)
 
     def _go_on_soon(self) -> None:
         if self._is_behind and not self._is_scheduled:
@@ -255,11 +264,15 @@ class AmqpConnection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         self._is_scheduled = False
-        if self._is_behind and not (self._is_holding or self._is_clogged or self.is_silent):
+        waits = self._check is not None or self._is_holding or self._is_clogged or self.is_silent
+        if self._is_behind and not waits:
             self._used_s = 0.0
             self._work()
 
     def _drop_input(self) -> None:
+        if self._check is not None:
+            self._check.cancel()
+            self._check = None
         self._unread = b""
         for _ in self._events:
             pass
@@ -596,12 +609,36 @@ class AmqpConnection(asyncio.Protocol):
 
     def _on_delivered(self, event: Delivered) -> None:
         context = event.link.context
-        if context is not None:
+        if context is not None and self._is_checked(event):
             context.delivered(event)
 
     def _on_transactional(self, event: TransactionalDelivered) -> None:
-        if event.link.context is not None:
+        if event.link.context is not None and self._is_checked(event):
             transactions.deliver(self, event)
+
+    def _is_checked(self, event: Delivered) -> bool:
+        """Return whether a message may be taken now. A large one is checked in slices first, and then comes again."""
+        node = event.link.context
+        if len(event.payload) <= AT_ONCE_BYTES_MAX or not isinstance(node, TargetNode) or not node.needs_check(event):
+            return True
+        self._was_request = True  # the turn may be over
+        work = checking(event.payload, event.message_format == BATCH_FORMAT)
+        try:
+            job = self.host.namespace.slices.start(work, partial(self._checked, event))
+        except SlicesFull:
+            event.payload = Checked(event.payload)
+            event.payload.error = AmqpError("The broker has too much to do; try again later.", conditions.SERVER_BUSY)
+            return True
+        if not job.is_done:
+            self._check = job
+        return job.is_done
+
+    def _checked(self, event: Delivered, job: Job[Checked]) -> None:
+        event.payload = job.result()
+        if self._check is not None:  # it was not done at once
+            self._check = None
+            self._events = chain((event,), self._events)
+            self._go_on_soon()
 
     def settle_in_transaction(
         self, node: SourceNode, delivery_ids: list[int], settled: bool, state: TransactionalState

@@ -22,6 +22,7 @@ from pairbus.amqp.performative_types import Accepted, Error, Modified, Rejected,
 from pairbus.amqp.performatives import ACCEPTED_BYTES, REJECTED_EMPTY_BYTES, RELEASED_BYTES
 from pairbus.amqp.transactions import in_transaction
 from pairbus.amqp.types import Symbol
+from pairbus.broker.format.content_checks import Checked
 from pairbus.broker.model.message import Message
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost, Outcome, Release
 from pairbus.broker.model.partitions import NONE_DOWN, PARTITION_SHIFT, PARTITIONS, partition_for
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 
 #: The SDKs fill a batch up to the limit without counting the properties of its envelope.
 _ENVELOPE_BYTES = 1024
+#: What the service takes in one batch, whatever the size of a message may be.
+_BATCH_BYTES_MAX = 1024 * 1024
+_BATCH_MESSAGES_MAX = 4500
 _CREDIT = 1000
 #: What one receiving link may hold locked on its credit alone.
 _UNSETTLED_MAX = 5000
@@ -111,26 +115,44 @@ class TargetNode:
         if self.link.credit <= _CREDIT // 2:
             self.link.flow(_CREDIT)
 
+    def needs_check(self, event: Delivered) -> bool:
+        """Return whether a large delivery is to be checked in slices before it is taken (content_checks.py)."""
+        if isinstance(event.payload, Checked):
+            return False
+        is_batch = event.message_format == BATCH_FORMAT
+        return event.message_format == 0 or (is_batch and len(event.payload) <= self._batch_bytes_max)
+
+    @property
+    def _batch_bytes_max(self) -> int:
+        return min(self.target.message_bytes_max, _BATCH_BYTES_MAX) + _ENVELOPE_BYTES
+
     def split(self, event: Delivered) -> list[bytes] | Refusal:
         """Return the messages of a delivery, or why it can't be taken."""
+        is_checked = isinstance(event.payload, Checked)
+        if isinstance(event.payload, Checked) and (error := event.payload.error) is not None:
+            return Refusal(error.condition, error.description)
         if event.message_format == 0:
             return [event.payload]
         if event.message_format != BATCH_FORMAT:
             return Refusal(conditions.NOT_IMPLEMENTED, f"message format {event.message_format:#x} is not known")
-        limit = self.target.message_bytes_max
-        if len(event.payload) > limit + _ENVELOPE_BYTES:
+        limit = self._batch_bytes_max
+        if len(event.payload) > limit:
             text = f"The batch has {len(event.payload)} bytes; '{self.path}' takes up to {limit} bytes at once."
             return Refusal(conditions.MESSAGE_SIZE_EXCEEDED, text)
         try:
-            return split_batch(event.payload)
+            payloads = split_batch(event.payload)
         except AmqpError as error:
             return Refusal(error.condition, error.description)
+        if len(payloads) > _BATCH_MESSAGES_MAX:
+            text = f"The batch has {len(payloads)} messages; {_BATCH_MESSAGES_MAX} are allowed."
+            return Refusal(conditions.MESSAGE_SIZE_EXCEEDED, text)
+        return [Checked(payload) for payload in payloads] if is_checked else payloads
 
     def _store(self, event: Delivered) -> None:
         host = self.connection.host
         now = host.clock()
         payloads: list[bytes] | Refusal
-        if event.message_format == 0:
+        if event.message_format == 0 and not isinstance(event.payload, Checked):
             payloads = [event.payload]
         else:
             payloads = self.split(event)

@@ -33,11 +33,14 @@ from pairbus.amqp.message import (
 from pairbus.amqp.types import Symbol, Timestamp
 
 from .content_checks import (
+    BESIDE_BYTES_MAX,
     PROPERTY_BYTES_MAX,
     TIME_MS_MAX,
     TIME_MS_MIN,
+    Checked,
     check_property_sizes,
     check_sections,
+    check_size_beside_body,
     check_time,
     check_value,
 )
@@ -105,13 +108,20 @@ class Traits:
 Content = tuple[bytes, int, int, bytes, Traits | None]
 
 
+def _split(payload: bytes) -> Sections:
+    s = split(payload)
+    if len(payload) > BESIDE_BYTES_MAX:
+        check_size_beside_body(payload, s)
+    return s
+
+
 def take_in(payload: bytes, new_id: Callable[[], str], closely: bool = False) -> Content | None:
     """Return what is stored of a message, or None for a ping.
 
     Traits are None for a message that neither expires nor is scheduled, unless they are asked for (`closely`). Raises
     AmqpError: decode-error, or invalid-field for what can be read but not accepted.
     """
-    s = split(payload)
+    s = _split(payload)
     span = s.properties
     has_id = False
     properties: Properties | None = None
@@ -136,7 +146,7 @@ def take_in(payload: bytes, new_id: Callable[[], str], closely: bool = False) ->
         found = read_application_properties(payload, s)  # raises where it is not sound
         if s.application_properties[1] - s.application_properties[0] > PROPERTY_BYTES_MAX:
             check_property_sizes(found)
-    if not s.is_plain:
+    if not (s.is_plain or isinstance(payload, Checked)):
         check_sections(payload, s)
     header, ttl_ms = _NO_FIELDS if s.header is None else _header_fields(payload[s.header[0] : s.header[1]])
     # A slice of all of it is the very same object.
