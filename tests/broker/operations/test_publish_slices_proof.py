@@ -5,6 +5,7 @@ Work is counted, not timed: a unit is one step of a job, and a turn of the loop 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ from pairbus.broker.model.transaction import Send, Transaction
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.slices import Slices
 from pairbus.broker.storage import store
+from pairbus.broker.storage.publish_record import StoredPublication
 from pairbus.journal import Options
 from tests.broker.namespace_rig import Rig, body_of, condition, make, properties_of, refused
 
@@ -162,6 +164,24 @@ def test_many_subscriptions_are_laid_out_and_entered_in_slices(rig: Rig, turns: 
     assert turns.most <= UNITS + 1
     assert turns.made > 2 * 20 * 100 / 32 / UNITS, "both take their time"
     assert all(len(rig.queue(f"news/Subscriptions/s{n}")) == 20 for n in range(100))
+
+
+def test_what_a_large_batch_became_is_freed_as_it_enters(rig: Rig, turns: Turns) -> None:
+    """To free a million copies' places at once would take longer than a turn may."""
+    assert not stored_publications()
+    send(rig, *batch(30))
+    seen: list[int] = []
+    while turns.slices:
+        turns.turn(2)
+        rig.run()
+        seen.append(stored_publications())
+    entering = seen[seen.index(max(seen)) :]
+    assert len(set(entering)) > 5 and entering[-1] == 0
+
+
+def stored_publications() -> int:
+    """Return how many are in memory."""
+    return sum(isinstance(each, StoredPublication) for each in gc.get_objects())
 
 
 def test_all_links_together_have_one_slice_a_turn(rig: Rig, turns: Turns) -> None:

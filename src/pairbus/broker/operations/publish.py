@@ -160,7 +160,10 @@ class PublishOperations(SettlementOperations):
         store = self._store
         woken: dict[MessageQueue, None] = {}
         count = 0
-        for copies, content_offset, nbytes in publications:
+        publications.reverse()
+        while publications:
+            # Let go one by one: to free all that a large batch became takes longer than a turn may.
+            copies, content_offset, nbytes = publications.pop()
             account = topic.account
             if topic.partitions is not None and copies:
                 account = account.part(copies[0][1].sequence_number >> PARTITION_SHIFT)
