@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -22,7 +21,7 @@ from benchmarks.amqp_driver import AmqpDriver, create_queues
 from benchmarks.figures import Column, Goal, Row, Table
 from benchmarks.meter import Reading, cpu_seconds, process_tree
 from benchmarks.rounds import Key, Metrics, Outcome, Progress, Step, run_rounds
-from benchmarks.servers import COMMAND, ROOT, PairbusServer, environment
+from benchmarks.servers import COMMAND, PairbusServer
 from benchmarks.settings import BATCH, MESSAGE_BYTES, WINDOW, Settings
 from benchmarks.spark_host import QUICK_JAVA, SparkHost
 
@@ -37,7 +36,7 @@ QUEUES = 10
 DESTINATIONS = ("orders", "news", "bills")
 TABLE_ROWS = "rows"
 FIRST_JOB = "session of a command, and first job"
-START_GOAL, START_ROUNDS_MAX = 5.0, 5
+START_ROUNDS_MAX = 5
 CPU_GOAL, ENGINE_GOAL, IDLE_GOAL = 80.0, 0.85, 0.01
 #: Until compilers and idle workers are done, and measured for so long.
 SETTLE_S, IDLE_S = 70.0, 60.0
@@ -150,17 +149,17 @@ class Bench:
 
         return Step("connector", run)
 
-    def session_step(self, who: str, *java_options: str, **environ: str) -> Step:
+    def session_step(self, who: str, *java_options: str) -> Step:
         """From the start of a process to the end of its session's first job."""
 
         async def run() -> Mapping[Key, Metrics]:
-            with await asyncio.to_thread(SparkHost, LOCAL, *java_options, **environ) as host:
+            with await asyncio.to_thread(SparkHost, LOCAL, *java_options) as host:
                 cpu_s = sum(map(cpu_seconds, process_tree(host.pid)))
             return {(START, who): {"seconds": host.start_s, "cpu_s": cpu_s}}
 
         return Step(f"{START}: {who}", run)
 
-    def command_step(self, who: str, *command: str, count: int = 0, ends_with: int = 0, **environ: str) -> Step:
+    def command_step(self, who: str, *command: str, count: int = 0, ends_with: int = 0) -> Step:
         """A whole command, with `count` messages to move and that exit code."""
         namespaces = {
             "PAIRBUS_PRIMARY": self.primary.connection_string,
@@ -172,9 +171,12 @@ class Bench:
                 await self.fill(count)
             begun = time.perf_counter()
             ran = await asyncio.to_thread(
-                subprocess.run, [str(COMMAND), *command], env={**os.environ, **namespaces, **environ},
-                capture_output=True, text=True,
-            )  # fmt: skip
+                subprocess.run,
+                [str(COMMAND), *command],
+                env={**os.environ, **namespaces},
+                capture_output=True,
+                text=True,
+            )
             seconds = time.perf_counter() - begun
             if ran.returncode != ends_with:
                 raise RuntimeError(f"{who} ended with {ran.returncode}: {ran.stdout}{ran.stderr}")
@@ -184,26 +186,16 @@ class Bench:
 
         return Step(f"{START}: {who}", run)
 
-    def start_steps(self, folder: Path, cache: Mapping[str, str]) -> list[Step]:
+    def start_steps(self, folder: Path) -> list[Step]:
         ledger = str(folder / "ledger")
         drain = ("syphon", "--drain", "--count", str(QUEUES), "--primary-name", syphon.PRIMARY_NAME, "--ledger", ledger)
         return [
-            self.session_step(FIRST_JOB, QUICK_JAVA, **cache),
-            self.session_step(f"{FIRST_JOB}, no archive", QUICK_JAVA, **cache, PAIRBUS_CLASS_ARCHIVE="off"),
-            self.session_step("session(), and first job", **cache),
-            self.command_step("pairbus syphon --drain", *drain, count=BATCH * len(DESTINATIONS), **cache),
+            self.session_step(FIRST_JOB, QUICK_JAVA),
+            self.session_step("session(), and first job"),
+            self.command_step("pairbus syphon --drain", *drain, count=BATCH * len(DESTINATIONS)),
             # There is no receiver's ledger, so that it does not know what became of the messages.
-            self.command_step("pairbus audit", "audit", ledger, "--json", ends_with=3, **cache),
+            self.command_step("pairbus audit", "audit", ledger, "--json", ends_with=3),
         ]
-
-
-def archive_cache(folder: Path) -> dict[str, str]:
-    """Return the environment in which Spark's classes are archived, and archive them: once, before anything is
-    measured. A checkout that has no archive of them goes without."""
-    environ = {"XDG_CACHE_HOME": str(folder / "cache")}
-    training = [sys.executable, "-m", "pairbus.spark.runtime.archive_training"]
-    subprocess.run(training, cwd=ROOT, env=environment() | environ, capture_output=True)
-    return environ
 
 
 def flow(said: Mapping[str, float]) -> Metrics:
@@ -234,7 +226,7 @@ def rows_from(outcome: Outcome) -> list[Row]:
         rows.append(Row(IDLE, SPARK, dict(outcome.series[IDLE, SPARK]), Goal("share", below=IDLE_GOAL)))
     for (case, who), metrics in outcome.series.items():
         if case == START:
-            rows.append(Row(START, who, dict(metrics), Goal("seconds", below=START_GOAL) if who == FIRST_JOB else None))
+            rows.append(Row(START, who, dict(metrics)))
     return rows
 
 
@@ -247,16 +239,13 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
         await create_queues(primary, [*DESTINATIONS, TABLE_ROWS])
         await create_queues(secondary, PATHS)
         bench = Bench(primary, secondary)
-        cache = {} if settings.quick else archive_cache(settings.data)
         if settings.wants(NAME, "start"):
-            # With an archive only where it is made: that takes a minute.
-            steps = bench.start_steps(settings.data, cache)[settings.quick :]
             rounds = min(START_ROUNDS_MAX, settings.rounds)
-            outcome = await run_rounds(steps, rounds, progress, warm_up=not settings.quick)
+            outcome = await run_rounds(bench.start_steps(settings.data), rounds, progress, warm_up=not settings.quick)
         for case, java_options in ((HOME, [QUICK_JAVA]), (CONNECTOR, [])):
             if not settings.wants(NAME, "home" if case == HOME else case):
                 continue
-            with SparkHost(LOCAL, *java_options, **cache) as host:
+            with SparkHost(LOCAL, *java_options) as host:
                 steps = [bench.connector_step(host, settings.spark_messages)]
                 if case == HOME:
                     steps = [
@@ -277,8 +266,7 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
         f"the connector writes and reads {settings.spark_messages:,}.",
         f"Spark on {LOCAL}, for the syphon with Java as `pairbus syphon` starts it (its quick compiler alone), for the "
         "connector as `session()` does. The start-up is not in the rates: seconds from the start of a process to the "
-        "end of its session's first job, with the archive of classes that `pairbus` keeps, and without; and whole "
-        "commands, with 300 messages and with the ledger about them.",
+        "end of its session's first job; and whole commands, with 300 messages and with the ledger about them.",
         "The start of a query takes as long for few messages as for many, and is in Spark's rate and CPU: the first "
         "message is confirmed after so many seconds, and flowing is the rate after it.",
         f"Idle: the syphon's processes over {IDLE_S:.0f} s, {QUEUES} queues, a minute after the last message, and the "

@@ -21,9 +21,6 @@ os.environ["no_proxy"] = ",".join(
     [*filter(None, (os.environ.get("no_proxy") or os.environ.get("NO_PROXY"),)), "localhost", "127.0.0.1"]
 )
 
-# No test leaves a process behind that makes an archive, and none finds one that a user of this machine has made.
-os.environ["PAIRBUS_CLASS_ARCHIVE"] = "off"
-
 REQUIRE_ALL = os.environ.get("PAIRBUS_REQUIRE") == "all"
 
 

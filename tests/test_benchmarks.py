@@ -560,12 +560,6 @@ def test_spark_is_held_against_the_loop_and_beside_the_engine() -> None:
     ]  # fmt: skip
 
 
-def test_only_the_start_of_a_session_with_its_archive_has_a_goal() -> None:
-    who = (spark.FIRST_JOB, f"{spark.FIRST_JOB}, no archive", "pairbus audit")
-    outcome = Outcome({(spark.START, each): {"seconds": Series((4.0,))} for each in who})
-    assert [row.goal for row in spark.rows_from(outcome)] == [Goal("seconds", below=5.0), None, None]
-
-
 def test_a_deeper_backlog_is_held_against_the_smallest() -> None:
     depths = ["10 messages", "20 messages"]
     outcome = Outcome(

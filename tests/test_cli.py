@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -25,7 +24,7 @@ from pairbus import __version__
 from pairbus.broker.control.control_commands import Commands
 from pairbus.broker.control.control_socket import ControlServer
 from pairbus.broker.control.faults import Fault, Faults
-from pairbus.cli import _end_spark, cli
+from pairbus.cli import cli
 from tests.commands.calls import call
 from tests.typed_commands import calls, check
 
@@ -443,16 +442,3 @@ class TestBroker:
         assert result.code == 1
         assert result.err.count("\n") == 1
         assert str(tmp_path / "file") in result.err
-
-
-@pytest.mark.parametrize("is_to_train", [True, False])
-def test_a_command_says_once_that_an_archive_is_made_in_the_background(
-    is_to_train: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    archive = SimpleNamespace(is_to_train=is_to_train, SWITCH="PAIRBUS_CLASS_ARCHIVE")
-    session = SimpleNamespace(end=lambda: None, class_archive=archive)
-    monkeypatch.setitem(sys.modules, "pairbus.spark.runtime.session", session)  # type: ignore[arg-type]
-    _end_spark()
-    said = capsys.readouterr()
-    assert said.out == "" and ("PAIRBUS_CLASS_ARCHIVE=off prevents it" in said.err) is is_to_train
-    assert said.err.count("\n") == is_to_train

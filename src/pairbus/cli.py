@@ -163,12 +163,6 @@ def _end_spark() -> None:
     started = sys.modules.get("pairbus.spark.runtime.session")
     if started is not None:
         started.end()
-        if started.class_archive.is_to_train:
-            click.echo(
-                "pairbus: from its next start on Spark is faster: its classes are being archived in the background "
-                f"(about 200 MB in the user's cache folder; {started.class_archive.SWITCH}=off prevents it)",
-                err=True,
-            )
 
 
 def _report(error: Exception) -> int:

@@ -21,8 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from . import class_archive, worker_python
-from .java import inner_home, java_home
+from . import worker_python
+from .java import java_home
 
 if find_spec("pyspark") is None:  # an extra that is missing is told at once, and not when it is first used
     raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
@@ -56,8 +56,7 @@ END_S: Final = 5.0
 _started: SparkSession | None = None
 _launched = False
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
-DEFAULT_JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
-QUICK_JAVA: Final[Mapping[str, str]] = {DEFAULT_JAVA_OPTIONS: "-XX:TieredStopAtLevel=1"}
+QUICK_JAVA: Final[Mapping[str, str]] = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
 #: From the first line on: `spark.log.level` would take hold only when the session stands, and say so.
 _LOGGING: Final = """\
 rootLogger.level = error
@@ -104,8 +103,7 @@ def _start(master: str, app_name: str, conf: Mapping[str, Any]) -> SparkSession:
 
     folder = Path(tempfile.mkdtemp(prefix="pairbus-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    java = java_home()
-    os.environ["JAVA_HOME"] = str(java)
+    os.environ["JAVA_HOME"] = str(java_home())
     # PySpark reads the setting only where spark-submit starts the driver.
     os.environ.setdefault("PYSPARK_PYTHON", str(conf.get("spark.pyspark.python", sys.executable)))
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -117,9 +115,8 @@ def _start(master: str, app_name: str, conf: Mapping[str, Any]) -> SparkSession:
     log_settings.write_text(_LOGGING)
     builder = SparkSession.builder.master(master).appName(app_name)
     settings = settings_for(master, folder, os.cpu_count() or 2)
-    archive = _archive(java, conf) if is_local(master) else None
-    ours = [f"-Dlog4j2.configurationFile=file:{log_settings}", *([] if archive is None else archive.options())]
-    settings |= {**conf, JAVA_OPTIONS: f"{class_archive.as_text(ours)} {conf.get(JAVA_OPTIONS, '')}".strip()}
+    ours = f'"-Dlog4j2.configurationFile=file:{log_settings}"'  # Spark cuts it at spaces outside of quotes
+    settings |= {**conf, JAVA_OPTIONS: f"{ours} {conf.get(JAVA_OPTIONS, '')}".strip()}
     for name, value in settings.items():
         builder = builder.config(name, str(value))
     global _started, _launched
@@ -129,8 +126,6 @@ def _start(master: str, app_name: str, conf: Mapping[str, Any]) -> SparkSession:
     with worker_python.in_use(folder, os.environ) if is_local(master) else contextlib.nullcontext():
         made = _started = builder.getOrCreate()
     _register(made)
-    if archive is not None and archive.wants_training(time.time()):
-        class_archive.train_at_exit(archive)
     return made
 
 
@@ -143,16 +138,6 @@ def _register(spark: SparkSession) -> None:
     from pairbus.spark.connector.source import register
 
     register(spark)
-
-
-def _archive(java: Path, conf: Mapping[str, Any]) -> class_archive.ClassArchive | None:
-    """Return the archive of Spark's classes, unless the settings have something to say about archives themselves."""
-    from pyspark.find_spark_home import _find_spark_home
-
-    given = " ".join(str(conf.get(name, "")) for name in (JAVA_OPTIONS, DEFAULT_JAVA_OPTIONS))
-    if "SharedArchiveFile" in given or "-Xshare" in given:
-        return None
-    return class_archive.find(os.environ, inner_home(java), Path(_find_spark_home()))
 
 
 def existing() -> SparkSession | None:
