@@ -32,7 +32,7 @@ def test_the_script_asks_pairbus(shell: str) -> None:
         ("pairbus completion ", SHELLS),
         ("pairbus peek @x orders --from", ["--from-sequence"]),
         ("pairbus fault --data d contoso no-", ["no-send", "no-receive", "no-manage"]),
-        ("pairbus syphon --engine ", ["spark", "in-process"]),
+        ("pairbus syphon --engine ", ["spark", "in-process", "auto"]),
     ],
 )
 def test_what_is_offered(typed: str, offered: list[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from pairbus.testing import fault
 from ..spark.conftest import MakeQueue, Pair, wire
 from ..spark.conftest import make_queue as make_queue
 from ..spark.conftest import pair as pair
-from ..spark.small_spark import SmallSpark, no_tasks_left
 from .calls import Result, call
 
 
@@ -28,7 +27,7 @@ def run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> Iterator[Callable[..., Result]]:
+) -> Callable[..., Result]:
     import pairbus.spark.pipelines.archive
     import pairbus.spark.pipelines.move  # noqa: F401 (so that they can be patched)
 
@@ -37,11 +36,11 @@ def run(
     (tmp_path / "contoso").write_text(pair.primary.connection_string)
     (tmp_path / "backup").write_text(pair.secondary.connection_string)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys.modules["pairbus.spark.pipelines.transfer"], "started", lambda *_: SmallSpark())
     monkeypatch.setattr("pairbus.spark.pipelines.transfer_loop.PAUSE_S_FIRST", 0.05)
+    return partial(call, capsys)
 
-    with no_tasks_left():
-        yield partial(call, capsys)
+
+HERE = ("--engine", "in-process")
 
 
 def send(pair: Pair, entity: str, count: int) -> None:
@@ -52,16 +51,17 @@ def send(pair: Pair, entity: str, count: int) -> None:
 
 def test_a_move_says_how_many_and_how_much(pair: Pair, run: Callable[..., Result]) -> None:
     send(pair, "orders", 20)
-    result = run("move", "--from", "@contoso", "--to", "@backup", "orders", "copies", "--count", "19")
+    result = run("move", "--from", "@contoso", "--to", "@backup", "orders", "copies", "--count", "19", *HERE)
     assert result.code == 0, result.err
     assert result.out.startswith("19 messages moved (2.") and result.out.endswith(" s\n")
-    assert run("move", "--from", "@contoso", "orders", "bills").out.startswith("1 message moved (")
-    assert run("move", "--from", "@contoso", "orders", "bills").out.startswith("0 messages moved (0 bytes)")
+    assert run("move", "--from", "@contoso", "orders", "bills", *HERE).out.startswith("1 message moved (")
+    assert run("move", "--from", "@contoso", "orders", "bills", *HERE).out.startswith("0 messages moved (0 bytes)")
 
 
 def test_as_json_the_last_line_is_the_result(pair: Pair, run: Callable[..., Result]) -> None:
     send(pair, "orders", 5)
-    result = run("move", "--from", "@contoso", "orders", "bills", "--json", "--ledger", "ledger", "--max-rate", "1000")
+    more = ("--json", "--ledger", "ledger", "--max-rate", "1000")
+    result = run("move", "--from", "@contoso", "orders", "bills", *more, *HERE)
     found = json.loads(result.out.splitlines()[-1])
     assert result.code == 0 and found["kind"] == "result" and found["outcome"] == "done"
     assert (found["moved"], found["remaining"], found["gone"], found["not_moved"]) == (5, 0, 0, [])
@@ -72,11 +72,40 @@ def test_as_json_the_last_line_is_the_result(pair: Pair, run: Callable[..., Resu
 def test_exit_code_3_and_the_reasons(pair: Pair, run: Callable[..., Result]) -> None:
     send(pair, "orders", 5)
     with fault(pair.data, "no-send", namespace="contoso", entity="bills"):
-        result = run("move", "--from", "@contoso", "orders", "bills")
+        result = run("move", "--from", "@contoso", "orders", "bills", *HERE)
         assert result.code == 3
         assert "orders: 5 messages remain: unreachable: " in result.out
-        found = json.loads(run("move", "--from", "@contoso", "orders", "bills", "--json").out.splitlines()[-1])
+        found = json.loads(run("move", "--from", "@contoso", "orders", "bills", "--json", *HERE).out.splitlines()[-1])
     assert found["outcome"] == "remaining" and found["not_moved"][0]["messages"] == 5
+
+
+def test_auto_does_few_messages_in_this_process(pair: Pair, run: Callable[..., Result], tmp_path: Path) -> None:
+    send(pair, "orders", 20)
+    more = ("--engine", "auto", "--json")
+    calls = [
+        ("move", "--from", "@contoso", "orders", "bills", "--count", "19"),
+        ("archive", "@contoso", "bills", "there", "--remove"),
+        ("restore", "there", "@contoso", "orders"),
+    ]
+    for command in calls:
+        result = run(*command, *more)
+        assert result.err == "pairbus: runs in this process: there are 19 messages, and up to 5,000 need no Spark\n"
+        found = json.loads(result.out.splitlines()[-1])
+        assert (result.code, found["outcome"], found["moved"], found["remaining"]) == (0, "done", 19, 0)
+    assert run("restore", f"file:{tmp_path}/there", "@contoso", "bills", *HERE).out.startswith("19 messages restored (")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("move", "--from", "@contoso", "orders", "bills", "--where", "n = 1"),
+        ("archive", "@contoso", "orders", "there", "--where", "n = 1"),
+        ("restore", "there", "@contoso", "--where", "n = 1"),
+    ],
+)
+def test_auto_leaves_a_filter_to_spark(run: Callable[..., Result], arguments: tuple[str, ...]) -> None:
+    result = run(*arguments, "--engine", "auto")
+    assert result.err.startswith("pairbus: runs on Spark: --where is Spark SQL\n") and result.code == 1
 
 
 @pytest.mark.parametrize(
@@ -99,6 +128,13 @@ def test_exit_code_3_and_the_reasons(pair: Pair, run: Callable[..., Result]) -> 
             1,
             "nothing can be sent to the dead-letter",
         ),
+        (
+            ("move", "--from", "@contoso", "orders", "bills", *HERE, "--where", "subject = 'x'"),
+            2,
+            "--where is Spark SQL; leave out one of the two; see `pairbus move --help`",
+        ),
+        (("archive", "@contoso", "orders", "there", *HERE, "--conf", "spark.x=y"), 2, "--conf is for --engine spark"),
+        (("restore", "s3a://there", "@contoso", *HERE), 2, "the URL s3a://there is for --engine spark"),
         (("archive", "@contoso", "orders"), 2, "Missing argument 'FOLDER'"),
         (("archive", "@contoso", "nowhere", "there"), 1, "has no queue or subscription 'nowhere'"),
         (("archive", "contoso", "orders", "there"), 2, "NS contoso: give the whole host name"),
@@ -142,6 +178,7 @@ def test_without_spark_it_says_what_to_install(
 
     monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(sys, "meta_path", [NoSpark(), *sys.meta_path])
-    result = run(*arguments)
-    assert (result.code, result.out) == (1, "")
-    assert result.err == "pairbus: this runs on Spark, which is not installed: install pairbus[spark]\n"
+    for more, what in (((), "on Spark"), (HERE, "with the package pyspark")):
+        result = run(*arguments, *more)
+        assert (result.code, result.out) == (1, "")
+        assert result.err == f"pairbus: this runs {what}, which is not installed: install pairbus[spark]\n"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from pairbus.broker import Broker
@@ -388,6 +389,25 @@ class TestSyphon:
         pair.receive(queue)
         signal_at_first_report(monkeypatch, signal.SIGTERM)
         assert run(*DRAIN).code == 130
+
+    def test_auto_drains_few_messages_in_this_process(
+        self, pair: Any, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        orders = pair.destination("orders")
+        pair.backlog(0)
+        pair.divert(0, [diverted(orders, f"m{number}") for number in range(3)])
+        result = run("syphon", "--engine", "auto", "--drain")
+        assert result.out.startswith("3 messages moved (") and len(pair.ids(orders)) == 3
+        assert result.err == "pairbus: runs in this process: there are 3 messages, and up to 5,000 need no Spark\n"
+
+        def no_spark(*_: Any) -> Any:
+            raise click.ClickException("no Spark")
+
+        monkeypatch.setattr(syphon, "_spark_engine", no_spark)
+        why = {"--drain": "--checkpoint is for --engine spark", "--orphans": "without --drain nobody knows how many"}
+        for option, words in why.items():
+            more = ("--checkpoint", "x") if option == "--drain" else ()
+            run("syphon", "--engine", "auto", option, *more).ends(1, f"pairbus: runs on Spark: {words}", "no Spark")
 
     def test_options_of_the_other_engine(self, run: Run) -> None:
         for option in ("--master", "--checkpoint"):

@@ -174,6 +174,26 @@ def test_an_archive_and_back_is_the_same_to_the_byte(spark: Any, pair: Pair, tmp
         restore(spark, folder, pair.secondary.connection_string)
 
 
+def test_what_one_engine_archived_the_other_restores(spark: Any, pair: Pair, tmp_path: Path) -> None:
+    messages = {f"m{number}": message(number, DeadLetterReason="our own") for number in range(48)}
+    send(pair.primary, "bills", *messages.values())
+    by_spark, here = tmp_path / "spark", tmp_path / "here"
+    assert archive(spark, pair.primary_address, "bills", by_spark).messages == 48
+    assert Archiver(pair.primary_address, "bills", here, in_process=True).run() == []
+    one, other = (archived(spark, folder).drop("batch") for folder in (by_spark, here))
+    assert one.schema == other.schema
+    names = [name for name in one.columns if name != "application_properties"]
+    texts = [*names, "to_json(application_properties)"]  # maps can't be compared
+    assert one.selectExpr(*texts).exceptAll(other.selectExpr(*texts)).isEmpty() and other.count() == 48
+    assert restore(spark, here, pair.secondary.connection_string, "copies") == 48
+    assert exact(pair.secondary, "copies") == {name: _plain(each) for name, each in messages.items()}
+    assert Archiver(pair.primary_address, "bills", by_spark, remove=True, in_process=True).run() == []
+    assert archived(spark, by_spark).count() == 48, "Spark's files and these, each message once"
+    back = Restorer(by_spark, pair.primary_address, in_process=True)
+    assert back.run() == [] and back.report().moved == 48
+    assert exact(pair.primary, "bills") == {name: _plain(each) for name, each in messages.items()}
+
+
 def test_several_tasks_move_exactly_what_was_chosen(spark: Any, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["pairbus.spark.pipelines.transfer_loop"], "TASK_MAX", 100)
     messages = [message(number) for number in range(1000)]
@@ -269,10 +289,11 @@ def test_an_archive_that_is_interrupted_before_it_removes_loses_nothing_and_doub
     }
 
 
-def test_a_signal_ends_a_move_early_and_leaves_nothing_locked(pair: Pair, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["spark", "in-process"])
+def test_a_signal_ends_a_move_early_and_leaves_nothing_locked(pair: Pair, tmp_path: Path, engine: str) -> None:
     send(pair.primary, "bills", *map(message, range(200)))
     (tmp_path / "contoso").write_text(pair.primary.connection_string)
-    command = [sys.executable, "-m", "pairbus", "move", "--from", "@contoso", "bills", "orders"]
+    command = [sys.executable, "-m", "pairbus", "move", "--from", "@contoso", "bills", "orders", "--engine", engine]
     with subprocess.Popen(
         [*command, "--max-rate", "20", "--json", "--ledger", "ledger"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
     ) as moving:

@@ -1,7 +1,8 @@
 """The commands `move`, `archive`, `ingest` and `restore`: carry messages between entities, and to and from files.
 
 Progress goes to stderr, results to stdout. Exit codes beside the usual ones: 3 where messages remain that could not be
-moved or removed, and 130 where a signal ended it early. All of them run on Spark, which is imported only when one runs.
+moved or removed, and 130 where a signal ended it early. All of them run on Spark, which is imported only when one runs,
+or, where that is asked for, with the same readers and writers in this process.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pairbus.commands import status_line
+from pairbus.commands.engine_option import Wanted, check_engine, engine_option, resolve
 from pairbus.commands.namespace_argument import (
     NamespaceArgument,
     ca_file_option,
@@ -71,6 +73,7 @@ _max_rate = click.option(
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Only the oldest N of them.")
 @_max_rate
 @ca_file_option
+@engine_option
 @spark_options
 @click.option("--ledger", type=click.Path(path_type=Path, file_okay=False), help="Write a ledger to this folder.")
 @json_option
@@ -80,6 +83,7 @@ def move(
     entity_from: str,
     entity_to: str,
     ca_file: Path | None,
+    engine: Wanted,
     ledger: Path | None,
     as_json: bool,
     **options: Any,
@@ -98,14 +102,22 @@ def move(
       pairbus move --from @contoso 'orders/$DeadLetterQueue' orders --count 10 --where "dead_letter_reason = 'TooLate'"
       pairbus move --from @contoso --to @backup news/Subscriptions/all news-copy --max-rate 200
     """
-    with _spark_wanted():
+    only_spark = _only_spark(engine, options)
+    with _spark_wanted(engine):
         from pairbus.spark.pipelines.move import EntityAddress, Mover
+        from pairbus.spark.pipelines.preflight import count_at_most
     target = source if destination is None else destination
     addresses = (
         EntityAddress(_address(source, ca_file), entity_from, label_of(source)),
         EntityAddress(_address(target, ca_file), entity_to, label_of(target)),
     )
-    _run(partial(Mover, *addresses, **options), "moved", as_json, ledger)
+
+    def count() -> int | None:
+        found, count_max = count_at_most(addresses[0].address, entity_from), options["count"]
+        return count_max if found is None else min(found, count_max or found)
+
+    in_process = _is_in_process(engine, only_spark, count)
+    _run(partial(Mover, *addresses, in_process=in_process, **options), "moved", as_json, ledger)
 
 
 @click.command()
@@ -116,6 +128,7 @@ def move(
 @_where
 @_same_namespace
 @ca_file_option
+@engine_option
 @spark_options
 @json_option
 def archive(
@@ -124,6 +137,7 @@ def archive(
     folder: str,
     remove: bool,
     ca_file: Path | None,
+    engine: Wanted,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -140,10 +154,14 @@ def archive(
       pairbus archive @contoso orders ./orders-archive
       pairbus archive @contoso 'orders/$DeadLetterQueue' ./dead --remove --where "enqueued_time < '2026-01-01'"
     """
-    with _spark_wanted():
+    only_spark = _only_spark(engine, options, folder)
+    with _spark_wanted(engine):
         from pairbus.spark.pipelines.archive import Archiver
+        from pairbus.spark.pipelines.preflight import count_at_most
     address = _address(namespace, ca_file)
-    make = partial(Archiver, address, entity, folder, remove=remove, label=label_of(namespace), **options)
+    in_process = _is_in_process(engine, only_spark, lambda: count_at_most(address, entity))
+    more = {"label": label_of(namespace), "in_process": in_process, **options}
+    make = partial(Archiver, address, entity, folder, remove=remove, **more)
     _run(make, "archived and removed" if remove else "archived", as_json)
 
 
@@ -184,7 +202,7 @@ def ingest(
       pairbus ingest @contoso orders ./orders-table
       pairbus ingest @contoso 'orders/$DeadLetterQueue' abfss://lake@account.dfs.core.windows.net/dead --drain
     """
-    with _spark_wanted():
+    with _spark_wanted("spark"):
         from pairbus.spark.pipelines.ingest import Ingester
     address = _address(namespace, ca_file)
     make = partial(Ingester, address, entity, table, drain=drain, label=label_of(namespace), **options)
@@ -198,6 +216,7 @@ def ingest(
 @_where
 @_max_rate
 @ca_file_option
+@engine_option
 @spark_options
 @json_option
 def restore(
@@ -205,6 +224,7 @@ def restore(
     rest: tuple[str, ...],
     destination: NamespaceArgument | None,
     ca_file: Path | None,
+    engine: Wanted,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -219,8 +239,11 @@ def restore(
       pairbus restore ./dead @contoso orders --where "subject = 'invoice'" --max-rate 200
       pairbus restore ./orders-table --where "enqueued_time between '2026-11-16' and '2026-11-17'" --to @contoso orders
     """
-    with _spark_wanted():
+    only_spark = _only_spark(engine, options, folder)
+    with _spark_wanted(engine):
+        from pairbus.spark.pipelines import local_archive
         from pairbus.spark.pipelines.archive import Restorer
+        from pairbus.spark.pipelines.folder_namespace import here
     if destination is None:
         if not rest:
             raise click.UsageError("where to? Name the namespace, as NS or with --to")
@@ -228,19 +251,32 @@ def restore(
     if len(rest) > 1:
         raise click.UsageError(f"one ENTITY is wanted, not {len(rest)}: {' '.join(rest)}")
     entity = rest[0] if rest else None
-    make = partial(Restorer, folder, _address(destination, ca_file), entity, label=label_of(destination), **options)
+    in_process = _is_in_process(engine, only_spark, lambda: local_archive.count(here(folder)))
+    more = {"label": label_of(destination), "in_process": in_process, **options}
+    make = partial(Restorer, folder, _address(destination, ca_file), entity, **more)
     _run(make, "restored", as_json)
 
 
+def _only_spark(engine: Wanted, options: dict[str, Any], folder: str = ".") -> str | None:
+    """Return why only Spark will do, or None. Raises UsageError where it isn't wanted."""
+    given = [(f"--{name}", options.get(name)) for name in ("where", "master", "conf")]
+    return check_engine(engine, [*given, (f"the URL {folder}", "://" in folder and not folder.startswith("file:"))])
+
+
+def _is_in_process(engine: Wanted, only_spark: str | None, count: Callable[[], int | None]) -> bool:
+    return resolve(engine, only_spark, count) == "in-process"
+
+
 @contextmanager
-def _spark_wanted() -> Iterator[None]:
+def _spark_wanted(engine: Wanted) -> Iterator[None]:
     """Say what to install if the imports within need a package that is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("pairbus"):
             raise
-        raise click.ClickException("this runs on Spark, which is not installed: install pairbus[spark]") from None
+        what = "on Spark" if engine == "spark" else f"with the package {error.name}"
+        raise click.ClickException(f"this runs {what}, which is not installed: install pairbus[spark]") from None
 
 
 def _address(namespace: NamespaceArgument, ca_file: Path | None) -> Any:

@@ -17,11 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
 from pairbus.commands import event_loop, status_line
+from pairbus.commands.engine_option import Wanted, check_engine, engine_option, resolve
 from pairbus.commands.namespace_argument import NamespaceArgument, ca_file_option, namespace_option
 from pairbus.commands.progress_bar import bar
 from pairbus.commands.spark_options import min_partitions_option, spark_options
@@ -45,7 +46,6 @@ DESTINATIONS_SHOWN: Final = 8
 #: A message older than a lock and a little, that nobody has received and that does not move, is not being drained.
 UNDRAINED_S: Final = 75.0
 LOOK_AGAIN_S: Final = 2.0
-Engine = Literal["spark", "in-process"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON: for scripts.")
@@ -108,13 +108,7 @@ def _name(primary: NamespaceArgument | None, given: str | None) -> str:
 @click.option(
     "--count-backlog-time", is_flag=True, help="A message's time to live ran on in the backlog; else it starts anew."
 )
-@click.option(
-    "--engine",
-    type=click.Choice(get_args(Engine)),
-    default="spark",
-    show_default=True,
-    help="What it runs on; in-process needs no Java, and serves where there is little to move.",
-)
+@engine_option
 @spark_options
 @min_partitions_option
 @click.option("--checkpoint", metavar="DIR", help="spark: where the query keeps its progress, a path or a URL.")
@@ -131,7 +125,7 @@ def syphon(
     orphans: bool,
     dead_letters: bool,
     count_backlog_time: bool,
-    engine: Engine,
+    engine: Wanted,
     master: str | None,
     conf: dict[str, str],
     min_partitions: int,
@@ -155,27 +149,36 @@ def syphon(
       pairbus syphon --primary @primary --secondary @secondary --engine in-process --drain
       pairbus syphon --primary @primary --secondary @secondary --drain --dead-letters
     """
-    several = min_partitions > 1
-    for value, option in (
-        (master, "--master"), (conf, "--conf"), (several, "--min-partitions"), (checkpoint, "--checkpoint")
-    ):  # fmt: skip
-        if value and engine != "spark":
-            raise click.UsageError(f"{option} is for --engine spark")
-    if engine == "spark":
-        make_engine = _spark_engine(master, conf, checkpoint, min_partitions, as_json)
-    else:
-        make_engine = _in_process_engine()
-    make_engine = partial(
-        make_engine, drain=drain, max_rate=max_rate, dead_letters=dead_letters, count_backlog_time=count_backlog_time
-    )
+    of_spark = (
+        ("--master", master), ("--conf", conf), ("--min-partitions", min_partitions > 1), ("--checkpoint", checkpoint)
+    )  # fmt: skip
+    only_spark = check_engine(engine, of_spark)
+    if engine == "auto" and not drain:
+        only_spark = only_spark or "without --drain nobody knows how many messages will come"
+    settings = {
+        "drain": drain,
+        "max_rate": max_rate,
+        "dead_letters": dead_letters,
+        "count_backlog_time": count_backlog_time,
+    }
+
+    def engine_for(depth: int | None) -> Callable[..., Any]:
+        if resolve(engine, only_spark, lambda: depth) == "in-process":
+            return partial(_in_process_engine(), **settings)
+        return partial(_spark_engine(master, conf, checkpoint, min_partitions, as_json), **settings)
+
     source = _Backlog(secondary, ca_file, _name(primary, primary_name), count, orphans)
-    run_and_exit(lambda: _move_home(source, primary, make_engine, ledger, drain, dead_letters, as_json))
+    if engine != "auto":  # what is missing for it is said before anything is asked
+        make_engine = engine_for(None)
+        run_and_exit(lambda: _move_home(source, primary, lambda _: make_engine, ledger, drain, dead_letters, as_json))
+    else:
+        run_and_exit(lambda: _move_home(source, primary, engine_for, ledger, drain, dead_letters, as_json))
 
 
 async def _move_home(
     backlog: _Backlog,
     primary: NamespaceArgument,
-    make_engine: Callable[..., Any],
+    engine_for: Callable[[int | None], Callable[..., Any]],
     ledger: Path | None,
     drain: bool,
     dead_letters: bool,
@@ -189,6 +192,9 @@ async def _move_home(
     if not queues and drain:
         click.echo(f"{secondary.host} has no backlog queue of {name}: nothing to drain", err=True)
         return 0
+    counts = [each.dead_letters if dead_letters else each.messages for each in queues]
+    depth = None if None in counts else sum(count or 0 for count in counts)
+    make_engine = engine_for(depth)
     writer = None if ledger is None else LedgerWriter(ledger, "syphon")
     try:
         made = make_engine(
@@ -198,8 +204,6 @@ async def _move_home(
             ledger=writer,
             lister=None if drain else backlog.lister(queues),
         )
-        counts = [each.dead_letters if dead_letters else each.messages for each in queues]
-        depth = None if None in counts else sum(count or 0 for count in counts)
         return await _run_engine(made, depth, drain, as_json)
     finally:
         if writer is not None:

@@ -1,4 +1,4 @@
-"""A whole move between real brokers, round by round, with as much Spark as fits into this process."""
+"""A whole move between real brokers, round by round, in this process: what Spark would run, and who decides what."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,11 @@ from pairbus.spark.pipelines import transfer_loop
 from pairbus.spark.pipelines.archive import Archiver, Restorer
 from pairbus.spark.pipelines.move import EntityAddress, Mover, move
 from pairbus.spark.pipelines.preflight import Chosen, TransferFailed
+from pairbus.spark.pipelines.transfer import run_here
+from pairbus.spark.syphon import sink
 from pairbus.testing import fault
 
 from ..conftest import MakeQueue, Pair, admin_of, peeked, wire
-from ..small_spark import SmallSpark, no_tasks_left
-
-Spark = Any
 
 
 def message(number: int, **properties: Any) -> bytes:
@@ -68,13 +67,30 @@ def counts(namespace: NamespaceServer, entity: str) -> set[int]:
 def queues(pair: Pair, make_queue: MakeQueue) -> Iterator[None]:
     make_queue(pair.primary, "orders", "bills", lock_duration=dt.timedelta(seconds=30))
     make_queue(pair.secondary, "copies", lock_duration=dt.timedelta(seconds=30))
-    with no_tasks_left():
-        yield
+    yield
+    assert not sink._tasks_of_worker, "connections are left open"
+
+
+class Jobs:
+    """Counts the jobs of a move and their tasks; `before_job` gets the number of each before it runs."""
+
+    def __init__(self) -> None:
+        self.before_job: Callable[[int], None] = lambda number: None
+        self.jobs = self.tasks = 0
+
+    def __call__(self, reader: Any, writer: Any) -> None:
+        self.jobs += 1
+        self.before_job(self.jobs)
+        self.tasks += len(reader.partitions())
+        run_here(reader, writer)
 
 
 @pytest.fixture
-def spark() -> Spark:
-    return SmallSpark()
+def jobs(monkeypatch: pytest.MonkeyPatch) -> Jobs:
+    found = Jobs()
+    # the package's `move` is the function
+    monkeypatch.setattr(sys.modules["pairbus.spark.pipelines.move"], "run_here", found)
+    return found
 
 
 def places(pair: Pair, source: str, destination: str, away: bool = False) -> tuple[EntityAddress, EntityAddress]:
@@ -84,10 +100,10 @@ def places(pair: Pair, source: str, destination: str, away: bool = False) -> tup
     )
 
 
-def test_it_arrives_byte_for_byte_in_another_namespace(pair: Pair, spark: Spark) -> None:
+def test_it_arrives_byte_for_byte_in_another_namespace(pair: Pair, jobs: Jobs) -> None:
     messages = [message(number) for number in range(40)]
     send(pair.primary, "orders", *messages)
-    mover = Mover(*places(pair, "orders", "copies", away=True), spark=spark)
+    mover = Mover(*places(pair, "orders", "copies", away=True), in_process=True)
     assert mover.run() == []
     assert peeked(pair.primary, "orders") == []
     found = {
@@ -98,13 +114,15 @@ def test_it_arrives_byte_for_byte_in_another_namespace(pair: Pair, spark: Spark)
     assert (report.moved, report.remaining, report.left) == (40, 0, 0)
 
 
-def test_p41_dead_letters_go_back_without_their_marks(pair: Pair, spark: Spark) -> None:
+def test_p41_dead_letters_go_back_without_their_marks(pair: Pair, jobs: Jobs) -> None:
     messages = [message(number) for number in range(6)]  # number 6 would have a mark of its own
     send(pair.primary, "orders", *messages)
     dead_letter(pair.primary, "orders", 6)
     (dead, *_) = peeked(pair.primary, "orders/$DeadLetterQueue")
     assert read(dead)["dead_letter_reason"] == "TooLate"
-    report, remaining = move("orders/$DeadLetterQueue", "orders", namespace=pair.primary.connection_string, spark=spark)
+    report, remaining = move(
+        "orders/$DeadLetterQueue", "orders", namespace=pair.primary.connection_string, in_process=True
+    )
     assert (report.moved, remaining) == (6, [])
     assert peeked(pair.primary, "orders/$DeadLetterQueue") == []
     back = sorted(peeked(pair.primary, "orders"), key=lambda each: read(each)["message_id"])
@@ -113,43 +131,40 @@ def test_p41_dead_letters_go_back_without_their_marks(pair: Pair, spark: Spark) 
     ]
 
 
-def test_a_count_takes_the_oldest_and_leaves_the_others_untouched(pair: Pair, spark: Spark) -> None:
+def test_a_count_takes_the_oldest_and_leaves_the_others_untouched(pair: Pair, jobs: Jobs) -> None:
     send(pair.primary, "orders", *map(message, range(30)))
-    mover = Mover(*places(pair, "orders", "bills"), spark=spark, count=10)
+    mover = Mover(*places(pair, "orders", "bills"), in_process=True, count=10)
     assert mover.run() == []
     assert ids(pair.primary, "bills") == [f"m{n}" for n in range(10)]
     assert ids(pair.primary, "orders") == [f"m{n}" for n in range(10, 30)]
     assert counts(pair.primary, "orders") == {0}, "none was locked and abandoned on the way"
 
 
-def test_a_count_is_exact_where_several_tasks_receive(
-    pair: Pair, spark: Spark, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_count_is_exact_where_several_tasks_receive(pair: Pair, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer_loop, "TASK_MAX", 40)
     send(pair.primary, "orders", *map(message, range(150)))
-    mover = Mover(*places(pair, "orders", "bills"), spark=spark, count=100)
+    mover = Mover(*places(pair, "orders", "bills"), in_process=True, count=100)
     assert mover.run() == []
-    assert (spark.jobs, spark.tasks) == (1, 3)
+    assert (jobs.jobs, jobs.tasks) == (1, 3)
     assert ids(pair.primary, "bills") == [f"m{n}" for n in range(100)]
     assert ids(pair.primary, "orders") == [f"m{n}" for n in range(100, 150)]
     assert counts(pair.primary, "orders") == {0}
-    assert Mover(*places(pair, "orders", "copies", away=True), spark=spark, max_rate=20).run() == []
-    assert spark.tasks - 3 == spark.jobs - 1, "what a ceiling makes small is for one task"
+    assert Mover(*places(pair, "orders", "copies", away=True), in_process=True, max_rate=20).run() == []
+    assert jobs.tasks - 3 == jobs.jobs - 1, "what a ceiling makes small is for one task"
 
 
 def test_what_is_not_chosen_is_passed_over_and_released(
-    pair: Pair, spark: Spark, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with a filter: the chosen ones lie between others, and behind them."""
     monkeypatch.setattr(transfer_loop, "TASK_MAX", 2)
     send(pair.primary, "orders", *map(message, range(700)))
     wanted = [3, 7, 400, 650, 690]
-    # the package's `move` is the function
     monkeypatch.setattr(
         sys.modules["pairbus.spark.pipelines.move"], "choose", lambda *_: Chosen(Selection.of(wanted), len(wanted))
     )
-    mover = Mover(*places(pair, "orders", "bills"), spark=spark, where="given above")
-    assert mover.run() == [] and spark.tasks == spark.jobs, "a second one would pass over the same messages"
+    mover = Mover(*places(pair, "orders", "bills"), in_process=True, where="given above")
+    assert mover.run() == [] and jobs.tasks == jobs.jobs, "a second one would pass over the same messages"
     assert ids(pair.primary, "bills") == [f"m{number - 1}" for number in wanted]
     assert len(peeked(pair.primary, "orders")) == 695 and counts(pair.primary, "orders") == {0}
     with wire(pair.primary) as client:
@@ -157,24 +172,24 @@ def test_what_is_not_chosen_is_passed_over_and_released(
         assert first.sequence_number == 1, "nothing is left locked"
 
 
-def test_what_comes_meanwhile_is_not_meant(pair: Pair, spark: Spark) -> None:
+def test_what_comes_meanwhile_is_not_meant(pair: Pair, jobs: Jobs) -> None:
     send(pair.primary, "orders", *map(message, range(20)))
-    spark.before_job = lambda number: send(pair.primary, "orders", message(100 + number))
-    assert Mover(*places(pair, "orders", "bills"), spark=spark).run() == []
+    jobs.before_job = lambda number: send(pair.primary, "orders", message(100 + number))
+    assert Mover(*places(pair, "orders", "bills"), in_process=True).run() == []
     assert ids(pair.primary, "bills") == [f"m{n}" for n in range(20)]
-    assert set(ids(pair.primary, "orders")) == {f"m{100 + n}" for n in range(1, spark.jobs + 1)}
+    assert set(ids(pair.primary, "orders")) == {f"m{100 + n}" for n in range(1, jobs.jobs + 1)}
 
 
-def test_topics_and_subscriptions(pair: Pair, spark: Spark) -> None:
+def test_topics_and_subscriptions(pair: Pair, jobs: Jobs) -> None:
     with admin_of(pair.primary) as admin:
         admin.create_topic("news")
         for name in ("all", "other"):
             admin.create_subscription("news", name)
         try:
             send(pair.primary, "orders", *map(message, range(5)))
-            assert Mover(*places(pair, "orders", "news"), spark=spark).run() == []
+            assert Mover(*places(pair, "orders", "news"), in_process=True).run() == []
             assert ids(pair.primary, "news/Subscriptions/all") == ids(pair.primary, "news/Subscriptions/other")
-            assert Mover(*places(pair, "news/Subscriptions/all", "bills"), spark=spark).run() == []
+            assert Mover(*places(pair, "news/Subscriptions/all", "bills"), in_process=True).run() == []
             assert ids(pair.primary, "bills") == [f"m{n}" for n in range(5)]
             assert peeked(pair.primary, "news/Subscriptions/all") == []
             assert len(peeked(pair.primary, "news/Subscriptions/other")) == 5
@@ -183,11 +198,11 @@ def test_topics_and_subscriptions(pair: Pair, spark: Spark) -> None:
 
 
 def test_p40_what_is_refused_for_good_stays_with_its_reason_and_is_not_buried(
-    pair: Pair, spark: Spark, make_queue: MakeQueue
+    pair: Pair, jobs: Jobs, make_queue: MakeQueue
 ) -> None:
     make_queue(pair.primary, "in-sessions", requires_session=True)
     send(pair.primary, "orders", *(message(n, group_id="s" if n % 3 else None) for n in range(9)))
-    mover = Mover(*places(pair, "orders", "in-sessions"), spark=spark)
+    mover = Mover(*places(pair, "orders", "in-sessions"), in_process=True)
     (left,) = mover.run()
     assert (left.path, left.messages) == ("orders", 3) and "session" in left.reason
     assert ids(pair.primary, "orders") == ["m0", "m3", "m6"]
@@ -198,33 +213,33 @@ def test_p40_what_is_refused_for_good_stays_with_its_reason_and_is_not_buried(
 
 
 def test_a_destination_that_goes_away_leaves_the_rest_where_it_was(
-    pair: Pair, spark: Spark, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer_loop, "PAUSE_S_FIRST", 0.05)
     send(pair.primary, "orders", *map(message, range(8)))
-    mover = Mover(*places(pair, "orders", "bills"), spark=spark)
+    mover = Mover(*places(pair, "orders", "bills"), in_process=True)
     with fault(pair.data, "no-send", namespace="contoso", entity="bills"):
         (left,) = mover.run()
     assert left.messages == 8 and "amqp:internal-error" in left.reason
     assert ids(pair.primary, "orders") == [f"m{n}" for n in range(8)] and peeked(pair.primary, "bills") == []
     assert counts(pair.primary, "orders") <= {1, 2, 3}
-    assert Mover(*places(pair, "orders", "bills"), spark=spark).run() == []
+    assert Mover(*places(pair, "orders", "bills"), in_process=True).run() == []
     assert ids(pair.primary, "bills") == [f"m{n}" for n in range(8)]
 
 
-def test_what_another_receiver_holds_is_told_after_a_while(pair: Pair, spark: Spark) -> None:
+def test_what_another_receiver_holds_is_told_after_a_while(pair: Pair, jobs: Jobs) -> None:
     send(pair.primary, "orders", *map(message, range(5)))
     with wire(pair.primary) as client:
         receiver = client.receiver("orders")
         held = receiver.receive(2, max_wait=5)
-        mover = Mover(*places(pair, "orders", "bills"), spark=spark, patience_s=0.5)
+        mover = Mover(*places(pair, "orders", "bills"), in_process=True, patience_s=0.5)
         (left,) = mover.run()
         assert left.messages == len(held) and "locked by another receiver" in left.reason
         receiver.complete(held)
     assert len(peeked(pair.primary, "bills")) == 5 - len(held)
 
 
-def test_what_another_receiver_takes_is_gone(pair: Pair, spark: Spark) -> None:
+def test_what_another_receiver_takes_is_gone(pair: Pair, jobs: Jobs) -> None:
     send(pair.primary, "orders", *map(message, range(5)))
 
     def take_one(number: int) -> None:
@@ -233,16 +248,16 @@ def test_what_another_receiver_takes_is_gone(pair: Pair, spark: Spark) -> None:
                 receiver = client.receiver("orders")
                 receiver.complete(receiver.receive(1, max_wait=5))
 
-    spark.before_job = take_one
-    mover = Mover(*places(pair, "orders", "bills"), spark=spark, count=5)
+    jobs.before_job = take_one
+    mover = Mover(*places(pair, "orders", "bills"), in_process=True, count=5)
     assert mover.run() == []
     assert (mover.report().moved, mover.gone) == (4, 1)
 
 
-def test_a_stop_ends_it_after_the_round_and_leaves_nothing_locked(pair: Pair, spark: Spark) -> None:
+def test_a_stop_ends_it_after_the_round_and_leaves_nothing_locked(pair: Pair, jobs: Jobs) -> None:
     send(pair.primary, "orders", *map(message, range(30)))
-    mover = Mover(*places(pair, "orders", "bills"), spark=spark, max_rate=10)
-    spark.before_job = lambda number: mover.stop() if number == 2 else None
+    mover = Mover(*places(pair, "orders", "bills"), in_process=True, max_rate=10)
+    jobs.before_job = lambda number: mover.stop() if number == 2 else None
     thread = threading.Thread(target=mover.run)
     thread.start()
     thread.join(30)
@@ -256,10 +271,10 @@ def test_a_stop_ends_it_after_the_round_and_leaves_nothing_locked(pair: Pair, sp
         assert found == 30 - moved
 
 
-def test_the_ledger_has_a_line_for_each_with_its_cause(pair: Pair, spark: Spark, tmp_path: Path) -> None:
+def test_the_ledger_has_a_line_for_each_with_its_cause(pair: Pair, jobs: Jobs, tmp_path: Path) -> None:
     send(pair.primary, "orders", *map(message, range(3)))
     writer = LedgerWriter(tmp_path, "move")
-    Mover(*places(pair, "orders", "copies", away=True), spark=spark, ledger=writer).run()
+    Mover(*places(pair, "orders", "copies", away=True), in_process=True, ledger=writer).run()
     writer.close()
     lines = [json.loads(line) for file in tmp_path.iterdir() for line in file.read_text().splitlines()]
     moves = [line for line in lines if line.get("kind") == "move"]
@@ -270,7 +285,7 @@ def test_the_ledger_has_a_line_for_each_with_its_cause(pair: Pair, spark: Spark,
 
 
 def test_a_round_that_fails_is_run_again_and_too_many_end_it(
-    pair: Pair, spark: Spark, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyspark.errors import PySparkRuntimeError
 
@@ -280,14 +295,14 @@ def test_a_round_that_fails_is_run_again_and_too_many_end_it(
         if number in bad:
             raise PySparkRuntimeError("the task died")
 
-    spark.before_job = fail
+    jobs.before_job = fail
     send(pair.primary, "orders", *map(message, range(3)))
     bad = {1, 2}
-    assert Mover(*places(pair, "orders", "bills"), spark=spark).run() == []
+    assert Mover(*places(pair, "orders", "bills"), in_process=True).run() == []
     send(pair.primary, "orders", *map(message, range(3)))
-    spark.jobs, bad = 0, set(range(10))
+    jobs.jobs, bad = 0, set(range(10))
     with pytest.raises(TransferFailed, match="the rounds fail, the last one with: the task died"):
-        Mover(*places(pair, "orders", "bills"), spark=spark).run()
+        Mover(*places(pair, "orders", "bills"), in_process=True).run()
 
 
 @pytest.mark.parametrize("wrong", [-1, "x", float("nan")])

@@ -42,8 +42,8 @@ def test_a_file_is_in_the_table_as_a_whole_or_not(tmp_path: Path) -> None:
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     found: list[Path] = []
-    sync = table_files._sync
-    monkeypatch.setattr(table_files, "_sync", lambda path: (found.append(path), sync(path)))
+    sync = table_files.sync
+    monkeypatch.setattr(table_files, "sync", lambda path: (found.append(path), sync(path)))
     return found
 
 
@@ -75,7 +75,7 @@ def test_a_folder_above_that_may_not_be_read_does_no_harm(tmp_path: Path, monkey
     def refuse(path: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(table_files, "_sync", refuse)
+    monkeypatch.setattr(table_files, "sync", refuse)
     assert check_table(tmp_path / "table") == tmp_path / "table"
 
 

@@ -24,8 +24,10 @@ from uuid import UUID
 
 from pairbus.billing import MOVE
 from pairbus.errors import first_line
+from pairbus.spark.connector.batch_reader import ServiceBusReader, Wanted
 from pairbus.spark.connector.entities import subscription_of, without_dead_letters
 from pairbus.spark.connector.options import Address
+from pairbus.spark.connector.writer import NotSent
 from pairbus.spark.runtime.locations import escaped, local_path, located
 from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
 from pairbus.spark.syphon.api import address_of_text
@@ -34,7 +36,8 @@ from pairbus.syphon.core.progress import Report
 from pairbus.syphon.core.rate_limit import RateLimit
 from pairbus.wire.errors import WireError
 
-from .folder_namespace import check_single, claim, files_of, holds_waiting, name_of
+from . import local_archive
+from .folder_namespace import check_single, claim, files_of, here, holds_waiting, name_of
 from .lock_batches import LockBatch
 from .message_table import DATE, IDENTITY
 from .preflight import (
@@ -48,9 +51,9 @@ from .preflight import (
     peeked_rows,
     still_there,
 )
-from .restore_sink import NAME, SENT, RestoreOptions, RestoreSink, shares
+from .restore_sink import NAME, SENT, RestoreOptions, RestoreSink, RestoreWriter, shares
 from .settling import settle
-from .transfer import Transfer, rate_of, seconds_of
+from .transfer import Transfer, rate_of, read_here, seconds_of
 from .transfer_loop import LOOK_MAX, PATIENCE_S, RoundResult, TransferLoop
 
 if TYPE_CHECKING:
@@ -111,23 +114,36 @@ class Archiver(Transfer):
             name_of(self._address, self._label),
             self._shown,
             self._same_namespace,
-            lambda: holds_waiting(spark, self._address, self._entity, archived(spark, self._shown)),
+            lambda: self._holds_waiting(spark),
         )
         if self._remove:
             return self._take_away(spark)
         self._copy(spark)
         return []
 
-    def _copy(self, spark: SparkSession) -> None:
+    def _holds_waiting(self, spark: SparkSession | None) -> bool:
+        if spark is None:
+            return local_archive.holds_any(self._batch_here(0).parent, read_here(self._peeking()))
+        return holds_waiting(spark, self._address, self._entity, archived(spark, self._shown))
+
+    def _peeking(self) -> ServiceBusReader:
+        return ServiceBusReader(self._address, lambda: [self._entity], Wanted())
+
+    def _copy(self, spark: SparkSession | None) -> None:
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
-        rows = peeked_rows(spark, self._address, self._entity, self._where)
         try:
-            with self._known_as_job(spark):
-                found = self._write(spark, rows, 1)
+            if spark is None:
+                batch = local_archive.Batch(self._batch_here(1))
+                batch.write(read_here(self._peeking()))
+                found = batch.messages, batch.size
+            else:
+                rows = peeked_rows(spark, self._address, self._entity, self._where)
+                with self._known_as_job(spark):
+                    found = self._write(spark, rows, 1)
             self._count(*found)
-        except (PySparkException, Py4JJavaError) as error:  # the second for a full disk
+        except (PySparkException, Py4JJavaError, WireError, OSError) as error:  # the second for a full disk
             raise TransferFailed(f"{self._entity} can't be archived to {self._shown}: {first_line(error)}") from None
 
     def _write(self, spark: SparkSession, rows: DataFrame, number: int) -> tuple[int, int]:
@@ -140,6 +156,9 @@ class Archiver(Transfer):
     def _batch(self, number: int) -> str:
         return f"{self._folder}/batch={self._name}-{number:04d}"
 
+    def _batch_here(self, number: int) -> Path:
+        return here(self._shown) / f"batch={self._name}-{number:04d}"
+
     def _count(self, messages: int, size: int) -> None:
         with self._lock:
             self.archived += messages
@@ -147,7 +166,7 @@ class Archiver(Transfer):
 
     # -- with `remove`
 
-    def _take_away(self, spark: SparkSession) -> list[Unavailable]:
+    def _take_away(self, spark: SparkSession | None) -> list[Unavailable]:
         chosen = choose(spark, self._address, self._entity, self._where, counted=True)
         assert chosen.messages is not None
         self.progress.counted(chosen.messages)
@@ -170,19 +189,24 @@ class Archiver(Transfer):
         self.progress.counted(left)
         return [Unavailable(self._entity, left, over.reason)] if left else []
 
-    def _round(self, spark: SparkSession, rounds: TransferLoop, batch: LockBatch, number: int) -> None:
+    def _round(self, spark: SparkSession | None, rounds: TransferLoop, batch: LockBatch, number: int) -> None:
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         try:
-            messages, size = self._write(spark, batch.load(spark), number)
-            # From the file, not from what was read: nothing else can be said to be archived.
-            rows = spark.read.parquet(escaped(self._batch(number)))
-            written = rows.select("lock_token", "sequence_number").toArrow()
-            tokens, numbers = (column.to_pylist() for column in written.columns)
-            locked = dict(zip(map(UUID, tokens), numbers, strict=True))
+            if spark is None:
+                made = local_archive.Batch(self._batch_here(number))
+                made.write(read_here(batch.reader()))
+                messages, size, locked = made.messages, made.size, made.tokens
+            else:
+                messages, size = self._write(spark, batch.load(spark), number)
+                # From the file, not from what was read: nothing else can be said to be archived.
+                rows = spark.read.parquet(escaped(self._batch(number)))
+                written = rows.select("lock_token", "sequence_number").toArrow()
+                tokens, numbers = (column.to_pylist() for column in written.columns)
+                locked = dict(zip(map(UUID, tokens), numbers, strict=True))
             completed = settle(batch.address, batch.entity, locked).settled
-        except (PySparkException, Py4JJavaError, WireError) as error:
+        except (PySparkException, Py4JJavaError, WireError, OSError) as error:
             if not rounds.failed(f"a round failed: {first_line(error)}", time.monotonic()):
                 check_source(self._address, self._entity, self._label)
                 raise TransferFailed(
@@ -276,43 +300,47 @@ class Restorer(Transfer):
                 time.sleep(CANCEL_S)
 
     def run(self) -> list[Unavailable]:
-        from pyspark.sql import functions as F
-
         check_folder(self._shown)
         check_filter(self._where, DATE)
         if self._entity is not None:
             check_destination(self._address, self._entity, self._label)
         spark = self._start()
-        rows = archived(spark, self._shown, self._where)
-        sums = (
-            rows.groupBy("entity").agg(F.count("*").alias("messages"), F.sum(F.length("amqp")).alias("size")).collect()
-        )
+        rows = None if spark is None else archived(spark, self._shown, self._where)
+        sums = self._sums(rows)
         with self._lock:
-            self.progress.counted(sum(row["messages"] for row in sums))
-            for row in sums:
-                path = self._entity or row["entity"]
+            self.progress.counted(sum(messages for _, messages, _ in sums))
+            for entity, count, length in sums:
+                path = self._entity or entity
                 messages, size = self._to_go.get(path, (0, 0))
-                self._to_go[path] = (messages + row["messages"], size + (row["size"] or 0))
-        for path in [row["entity"] for row in sums] if self._entity is None else [self._entity]:
+                self._to_go[path] = (messages + count, size + length)
+        for path in [entity for entity, _, _ in sums] if self._entity is None else [self._entity]:
             if self._entity is None:
                 _check_way_back(path)
             check_destination(self._address, path, self._label)
-        target = F.col("entity") if self._entity is None else F.lit(self._entity)
-        rows = rows.select("amqp", "entity", target.alias("destination"))
-        restoring = RestoreOptions(self._address, self._entity)
-        if self._rate_max is not None:
-            tasks = shares(self._rate_max)
-            rows, restoring = rows.repartition(tasks), replace(restoring, rate_max=self._rate_max / tasks)
-        spark.dataSource.register(RestoreSink)
+        restoring = RestoreOptions(self._address, self._entity, self._rate_max)
         with tempfile.TemporaryDirectory(prefix="pairbus-restore-", ignore_cleanup_errors=True) as folder:
             with self._lock:
                 self._mailbox = ProcessMailbox(folder)
-            is_sent = self._send(spark, rows, replace(restoring, mailbox=folder))
+            is_sent = self._send(rows, replace(restoring, mailbox=folder))
         if is_sent:
             with self._lock:
                 for path, (messages, size) in list(self._to_go.items()):
                     self._moved(path, messages, size)
         return []
+
+    def _sums(self, rows: DataFrame | None) -> list[tuple[str, int, int]]:
+        """Return for each entity how many messages of it there are, and their bytes."""
+        found: dict[str, tuple[int, int]] = {}
+        if rows is not None:
+            from pyspark.sql import functions as F
+
+            sums = rows.groupBy("entity").agg(F.count("*"), F.sum(F.length("amqp"))).collect()
+            return [(entity, count, size or 0) for entity, count, size in sums]
+        for batch in local_archive.read(here(self._shown)):
+            for entity, payload in zip(*(batch.column(name).to_pylist() for name in ("entity", "amqp")), strict=True):
+                count, size = found.get(entity, (0, 0))
+                found[entity] = count + 1, size + len(payload)
+        return [(entity, *sums) for entity, sums in found.items()]
 
     def report(self) -> Report:
         with self._lock:
@@ -328,23 +356,38 @@ class Restorer(Transfer):
         if messages:
             self.progress.moved(path, messages, size, time.monotonic())
 
-    def _send(self, spark: SparkSession, rows: DataFrame, restoring: RestoreOptions) -> bool:
+    def _send(self, rows: DataFrame | None, restoring: RestoreOptions) -> bool:
         """Send the rows; return False where it was stopped before it had begun."""
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         try:
-            with self._known_as_job(spark):
+            with self._known_as_job(None if rows is None else rows.sparkSession):
                 if self._stop.is_set():
                     return False
-                rows.write.format(NAME).option("restoring", restoring.as_text()).mode("append").save()
-        except (PySparkException, Py4JJavaError) as error:  # the second for a job that was cancelled
+                if rows is None:
+                    writer = RestoreWriter(restoring)
+                    writer.commit([writer.write(local_archive.read(here(self._shown), self._entity))])
+                else:
+                    self._send_by_spark(rows, restoring)
+        except (PySparkException, Py4JJavaError, NotSent) as error:  # the second for a job that was cancelled
             why = "it was stopped" if self._stop.is_set() else first_line(error)
             raise TransferFailed(
                 f"{self._shown} was not restored as a whole: {why}; what was sent stays sent, and a rerun sends all of "
                 "it again"
             ) from None
         return True
+
+    def _send_by_spark(self, rows: DataFrame, restoring: RestoreOptions) -> None:
+        from pyspark.sql import functions as F
+
+        target = F.col("entity") if self._entity is None else F.lit(self._entity)
+        rows = rows.select("amqp", "entity", target.alias("destination"))
+        if self._rate_max is not None:
+            tasks = shares(self._rate_max)
+            rows, restoring = rows.repartition(tasks), replace(restoring, rate_max=self._rate_max / tasks)
+        rows.sparkSession.dataSource.register(RestoreSink)
+        rows.write.format(NAME).option("restoring", restoring.as_text()).mode("append").save()
 
 
 def restore(

@@ -46,9 +46,20 @@ class Files(Protocol):
     def drop_root(self, name: str) -> None: ...
 
 
-def files_of(spark: SparkSession, folder: str | Path) -> Files:
+def files_of(spark: SparkSession | None, folder: str | Path) -> Files:
+    """Return the files of a folder. Raises TransferFailed without a session, if it is not on this machine."""
+    if spark is None:
+        return LocalFiles(here(folder))
     path = local_path(folder)
     return HadoopFiles(spark, located(folder)) if path is None else LocalFiles(path)
+
+
+def here(folder: str | Path) -> Path:
+    """Return the folder of this machine. Raises TransferFailed for one elsewhere, which only Spark reaches."""
+    path = local_path(folder)
+    if path is None:
+        raise TransferFailed(f"{folder} is not on this machine, and only Spark reaches it: run it with --engine spark")
+    return path.absolute()
 
 
 def namespaces_in(names: Iterable[str]) -> list[str]:

@@ -150,7 +150,7 @@ class Ingester(Transfer):
 
     def _session(self) -> SparkSession:
         """Return a session with our settings, beside the application's."""
-        spark = beside(self._start())
+        spark = beside(self._start())  # type: ignore[arg-type]  # an ingest always has one
         spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # with statistics, unlike INT96
         for name in ("ignoreCorruptFiles", "ignoreMissingFiles"):
             spark.conf.set(f"spark.sql.files.{name}", "false")  # what is passed over would be written a second time

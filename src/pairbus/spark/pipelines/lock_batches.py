@@ -44,6 +44,9 @@ class LockBatch:
         spark.dataSource.register(LockedMessages)
         return spark.read.format(NAME).option("batch", self.as_text()).load()
 
+    def reader(self) -> LockingReader:
+        return LockingReader(self)
+
     def as_text(self) -> str:
         chosen = None if self.chosen is None else self.chosen.as_text()
         fields = {"entity": self.entity, "counts": self.counts, "slim": self.slim, "sessions": self.sessions}
@@ -70,7 +73,7 @@ class LockedMessages(DataSource):
         return transfer_packs.SCHEMA if self._batch.slim else SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return LockingReader(self._batch)
+        return self._batch.reader()
 
 
 class LockingReader(DataSourceReader):

@@ -1,6 +1,6 @@
 """Moves what one entity held when it began to another, in either namespace, dead letters included: `pairbus move`.
 
-    choose by peek ──▶ rounds of one Spark job each: lock ──▶ carry (send, confirm, then settle by token) ──▶ look again
+    choose by peek ──▶ rounds of one job each: lock ──▶ carry (send, confirm, then settle by token) ──▶ look again
 
 The syphon's pipeline with a fixed destination and an end: at least once, nothing lost, a message leaves the source only
 after the destination confirmed it. Within one namespace it leaves and arrives in one transaction: it is in one place at
@@ -31,7 +31,7 @@ from pairbus.spark.runtime import connections
 from pairbus.spark.runtime.process_mailbox import ProcessMailbox
 from pairbus.spark.runtime.session import quick_java
 from pairbus.spark.syphon.api import address_of_text, host_of
-from pairbus.spark.syphon.sink import EVENTS, NAME, SinkOptions, SyphonSink
+from pairbus.spark.syphon.sink import EVENTS, NAME, SinkOptions, SyphonSink, TransferBatchWriter, end_tasks
 from pairbus.syphon.core.destinations import RefusalVerdict, Trouble
 from pairbus.syphon.core.draining import Unavailable
 from pairbus.syphon.core.progress import Report
@@ -49,7 +49,7 @@ from .preflight import (
     choose,
     still_there,
 )
-from .transfer import Transfer, rate_of, seconds_of
+from .transfer import Transfer, rate_of, run_here, seconds_of
 from .transfer_loop import LOOK_MAX, PATIENCE_S, RoundResult, TransferLoop, spread
 
 if TYPE_CHECKING:
@@ -114,17 +114,18 @@ class Mover(Transfer):
         try:
             return self._move(spark, ProcessMailbox(folder))
         finally:
+            if spark is None:
+                end_tasks(str(folder))
             shutil.rmtree(folder, ignore_errors=True)
             if self._ledger is not None:
                 self._ledger.flush()
 
-    def _move(self, spark: SparkSession, mailbox: ProcessMailbox) -> list[Unavailable]:
+    def _move(self, spark: SparkSession | None, mailbox: ProcessMailbox) -> list[Unavailable]:
         address, entity = self._source.address, self._source.entity
         chosen = choose(spark, address, entity, self._where, self._count)
         self._count_them(chosen)
         if not len(chosen.selection):
             return []
-        spark.dataSource.register(SyphonSink)
         selection = chosen.selection
         rounds = TransferLoop(chosen.messages, self._rate, time.monotonic(), patience_s=self._patience_s)
 
@@ -146,7 +147,12 @@ class Mover(Transfer):
         self.progress.counted(len(chosen.selection) if depth is None else min(depth, len(chosen.selection)))
 
     def _round(
-        self, spark: SparkSession, mailbox: ProcessMailbox, rounds: TransferLoop, selection: Selection, count: int
+        self,
+        spark: SparkSession | None,
+        mailbox: ProcessMailbox,
+        rounds: TransferLoop,
+        selection: Selection,
+        count: int,
     ) -> RoundResult | None:
         from pyspark.errors import PySparkException
 
@@ -159,10 +165,14 @@ class Mover(Transfer):
             wants_events=self._ledger is not None,
             destination=self._destination.entity,
         )
-        rows = LockBatch(source.address, source.entity, self._counts(count), selection, slim=True).load(spark)
+        batch = LockBatch(source.address, source.entity, self._counts(count), selection, slim=True)
         try:
-            rows.write.format(NAME).option("syphon", sink.as_text()).mode("append").save()
-        except PySparkException as error:
+            if spark is None:
+                run_here(batch.reader(), TransferBatchWriter(sink))
+            else:
+                spark.dataSource.register(SyphonSink)
+                batch.load(spark).write.format(NAME).option("syphon", sink.as_text()).mode("append").save()
+        except (PySparkException, WireError) as error:
             self._hear(mailbox)
             if not self._stop.is_set() and not rounds.failed(f"a round failed: {first_line(error)}", time.monotonic()):
                 # a source or a destination that can't be used any more says so best itself
@@ -259,7 +269,7 @@ def move(
     """Moves what `source` holds now, and returns when that is done: how it went, and what could not be moved.
 
     `namespace` and `to` (by default the same) are connection strings, or host names (then DefaultAzureCredential).
-    `options`: where, count, max_rate, master, conf, patience_s.
+    `options`: where, count, max_rate, in_process, master, conf, patience_s.
     """
     target = namespace if to is None else to
     writer = None if ledger is None else LedgerWriter(Path(ledger), "move")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.message import read_message_annotations, split
 from pairbus.errors import PairbusError, first_line
+from pairbus.spark.connector import listing
 from pairbus.spark.connector.batch_reader import PEEK_COUNT, first_from
 from pairbus.spark.connector.entities import is_glob, subscription_of, without_dead_letters
 from pairbus.spark.connector.lock_reader import is_about_sessions
@@ -68,7 +69,7 @@ class Chosen(NamedTuple):
 
 
 def choose(
-    spark: SparkSession,
+    spark: SparkSession | None,
     address: Address,
     entity: str,
     where: str | None = None,
@@ -76,8 +77,10 @@ def choose(
     *,
     counted: bool = False,
 ) -> Chosen:
-    """Return the oldest `count` of the active messages that `where` is true for. `counted`: count them in any case."""
+    """Return the oldest `count` of the active messages that `where` is true for, which takes a session. `counted`:
+    count them in any case."""
     if where is not None:
+        assert spark is not None
         return _by_filter(spark, address, entity, where, count)
     client = connections.client(address)
     if count is None and not counted:
@@ -85,6 +88,16 @@ def choose(
         return Chosen(Selection(found.values()), None)
     numbers = list(itertools.islice(active_numbers(address, entity, 1, SEQUENCE_MAX), count))
     return Chosen(Selection.of(numbers), len(numbers))
+
+
+def count_at_most(address: Address, entity: str) -> int | None:
+    """Return how many messages a receiver would find; without the Manage right the span of their numbers, which is no
+    less. None where neither can be asked for."""
+    found = listing.depth(address, entity)
+    if found is None:
+        with contextlib.suppress(WireError):
+            found = len(choose(None, address, entity).selection)
+    return found
 
 
 def _by_filter(spark: SparkSession, address: Address, entity: str, where: str, count: int | None) -> Chosen:

@@ -82,11 +82,11 @@ class LocalFiles:
         source, folder = Path(unquote(urlsplit(staged).path)), self._table / folder_of(date)
         if date not in self._synced:
             folder.mkdir(exist_ok=True)
-            _sync(self._table)
+            sync(self._table)
             self._synced.add(date)
-        _sync(source)
+        sync(source)
         source.rename(folder / name)
-        _sync(folder)
+        sync(folder)
 
     def root_names(self) -> list[str]:
         """Return the names in the folder of the table itself."""
@@ -94,10 +94,10 @@ class LocalFiles:
 
     def write_root(self, name: str) -> None:
         """Write a small file into the folder of the table itself, so that it outlasts a power cut."""
-        _make(self._table)
+        make_folder(self._table)
         (self._table / name).write_text(name)
-        _sync(self._table / name)
-        _sync(self._table)
+        sync(self._table / name)
+        sync(self._table)
 
     def drop_root(self, name: str) -> None:
         (self._table / name).unlink(missing_ok=True)
@@ -109,7 +109,7 @@ class LocalFiles:
         """The kernel keeps the lock as long as this process lives."""
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -125,7 +125,7 @@ def check_table(given: str | Path) -> Path | None:
         return None
     table = table.absolute()
     try:
-        _make(table)
+        make_folder(table)
         _check_foreign([each.name for each in table.iterdir()], given)
         with open(table / LOCK_FILE, "ab"):
             pass
@@ -140,15 +140,15 @@ def check_table(given: str | Path) -> Path | None:
     return table
 
 
-def _make(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     """Make a folder and those above it, so that they outlast a power cut."""
     if folder.is_dir():
         return
     if not folder.parent.exists():
-        _make(folder.parent)
+        make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
     with contextlib.suppress(PermissionError):  # a folder that we may write to and not read can't be synced
-        _sync(folder.parent)
+        sync(folder.parent)
 
 
 def _check_foreign(names: list[str], given: str | Path) -> None:

@@ -1,7 +1,8 @@
 """The base of a move, an archive and a restore: progress that others may read, and a stop from any thread.
 
 Owns the event, the lock and the clock, and goes from step to step as `TransferLoop` decides. What a step does is
-theirs. Of a long job it says how many of its parts are done, as Spark counts them, wherever they run.
+theirs: a job of Spark's, or the same readers and writers called in this process, for a few thousand messages. Of a long
+job of Spark's it says how many of its parts are done, wherever they run.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceWriter
 
 from pairbus.spark.connector.options import InvalidOption
 from pairbus.spark.syphon.api import started
@@ -49,7 +52,8 @@ class Job(NamedTuple):
 
 
 class Transfer:
-    """`where` chooses among the messages; the session is the given one, or is started with the other arguments."""
+    """`where` chooses among the messages; the session is the given one, or is started with the other arguments.
+    `in_process`: there is none, and our readers and writers are called from here; then there is no `where`."""
 
     def __init__(
         self,
@@ -58,9 +62,12 @@ class Transfer:
         master: str | None = None,
         conf: Mapping[str, str] | None = None,
         on_start: Callable[[float], None] | None = None,
+        in_process: bool = False,
     ) -> None:
         self._where = where
-        self._start = partial(started, spark, master, on_start, conf)
+        self._start: Callable[[], SparkSession | None] = partial(started, spark, master, on_start, conf)
+        if in_process:
+            self._start = lambda: None
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._troubles: dict[str, Trouble] = {}
@@ -77,8 +84,11 @@ class Transfer:
             return self.progress.report(time.monotonic(), self._troubles.items())
 
     @contextmanager
-    def _known_as_job(self, spark: SparkSession) -> Iterator[None]:
+    def _known_as_job(self, spark: SparkSession | None) -> Iterator[None]:
         """Tag the jobs of the block, so that the report can tell how far they are."""
+        if spark is None:
+            yield
+            return
         job = Job(spark, f"pairbus-{secrets.token_hex(4)}")
         # the context's tags: those of the session are known to the thread alone that set them
         spark.sparkContext.addJobTag(job.tag)
@@ -119,6 +129,17 @@ class Transfer:
                 case Over() as over:
                     return over
         return None
+
+
+def run_here(reader: DataSourceReader, writer: DataSourceWriter) -> None:
+    """Run what would be a job of Spark's in this process: task by task, each only once."""
+    writer.commit([writer.write(reader.read(task)) for task in reader.partitions()])  # type: ignore[arg-type]
+
+
+def read_here(reader: DataSourceReader) -> Iterator[Any]:
+    """Yield what all tasks of a reader read."""
+    for task in reader.partitions():
+        yield from reader.read(task)
 
 
 def rate_of(max_rate: float | None) -> float | None:

@@ -84,6 +84,14 @@ def task_of_worker(options: SinkOptions) -> tuple[LoopThread, TransferTask]:
     return thread, made
 
 
+def end_tasks(mailbox: str) -> None:
+    """Close the tasks of a move that ran in this process; those of a worker end with it."""
+    for options in [each for each in _tasks_of_worker if each.mailbox == mailbox]:
+        _, thread, task = _tasks_of_worker.pop(options)
+        thread.run(task.close())
+        thread.stop()
+
+
 @dataclass
 class TaskResult(WriterCommitMessage):
     """The counts of a task's batches. `retried`: how many attempts at it have died before, with what they knew."""
