@@ -142,6 +142,15 @@ def test_a_stop_ends_a_restore(pair: Pair, orders: Address, tmp_path: Path, monk
     assert 0 < len(ids(pair, "bills")) < 30
 
 
+def test_messages_of_two_namespaces_are_not_restored(pair: Pair, orders: Address, tmp_path: Path) -> None:
+    """Those of one would be taken for those of the other."""
+    assert Archiver(orders, "orders", tmp_path, in_process=True).run() == []
+    (tmp_path / f"{NAMESPACE_FILE}backup").touch()
+    with pytest.raises(TransferFailed, match="holds messages of the namespaces backup and contoso"):
+        Restorer(tmp_path, orders, "bills", in_process=True).run()
+    assert ids(pair, "bills") == []
+
+
 def test_the_rows_of_a_table_of_ingest_are_read(pair: Pair, orders: Address, tmp_path: Path) -> None:
     rows = Rows()
     for payload in peeked(pair.primary, "orders"):
@@ -153,9 +162,17 @@ def test_the_rows_of_a_table_of_ingest_are_read(pair: Pair, orders: Address, tmp
     (tmp_path / "_staging" / day.name).mkdir(parents=True)
     parquet.write_table(table, tmp_path / "_staging" / day.name / "part-0.parquet")
     parquet.write_table(table, day / "_part-0.parquet")
+    (tmp_path / "hour=2").mkdir()
+    send(pair, 30, 31)
+    rows.add("orders", peeked(pair.primary, "orders")[-1])
+    more = local_archive._as_parquet(pa.Table.from_batches([rows.batch()]))
+    parquet.write_table(more, tmp_path / "hour=2" / "compacted")  # Spark reads it, whoever wrote it
+    with wire(pair.primary) as client:
+        receiver = client.receiver("orders")
+        receiver.complete(receiver.receive(1, max_wait=5))
     assert Archiver(orders, "orders", tmp_path, same_namespace=True, in_process=True).run() == []
     found = pa.Table.from_batches(local_archive.read(tmp_path, "bills"))
-    assert found.num_rows == 30, "the archive and the table have the same"
+    assert found.num_rows == 31, "each once, the archive and the table have most of them both"
     assert set(found.column("destination").to_pylist()) == {"bills"}
 
 
@@ -180,6 +197,9 @@ def test_what_is_no_archive_or_not_on_this_machine_is_told(orders: Address, tmp_
     with pytest.raises(TransferFailed, match=r"holds no archive: .*[Pp]arquet"):
         Restorer(tmp_path, orders, "bills", in_process=True).run()
     assert local_archive.count(tmp_path) is None
+    parquet.write_table(pa.table({"amqp": [b"x"], "entity": ["orders"]}), tmp_path / "batch=1" / "x.parquet")
+    with pytest.raises(TransferFailed, match=r"holds no archive: x\.parquet has no column enqueued_time"):
+        Restorer(tmp_path, orders, "bills", in_process=True).run()
     for folder in ("s3a://bucket/archive", "abfss://lake@host/x"):
         with pytest.raises(TransferFailed, match="is not on this machine, and only Spark reaches it: run it with"):
             Archiver(orders, "orders", folder, in_process=True).run()

@@ -336,6 +336,7 @@ class Restorer(Transfer):
 
             sums = rows.groupBy("entity").agg(F.count("*"), F.sum(F.length("amqp"))).collect()
             return [(entity, count, size or 0) for entity, count, size in sums]
+        check_single(files_of(None, self._shown).root_names(), self._shown)
         for batch in local_archive.read(here(self._shown)):
             for entity, payload in zip(*(batch.column(name).to_pylist() for name in ("entity", "amqp")), strict=True):
                 count, size = found.get(entity, (0, 0))

@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from pairbus.spark.connector.schema import DESTINATION, SCHEMA
 
-from .message_table import DATE, IDENTITY
+from .message_table import IDENTITY
 from .preflight import TransferFailed
 from .table_files import make_folder, sync
 
@@ -77,9 +77,9 @@ def _as_parquet(table: pa.Table) -> pa.Table:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return the files of an archive, or of a table of `ingest`, without those that are not committed."""
-    found = (file for kind in ("batch", DATE) for file in folder.glob(f"{kind}=*/*.parquet"))
-    return sorted(file for file in found if file.name[0] not in "._")
+    """Return the files that Spark would read: all in the folder and below, but for names that begin with _ or a dot."""
+    found = (each.relative_to(folder) for each in folder.rglob("*") if each.is_file())
+    return sorted(folder / each for each in found if not any(name[0] in "._" for name in each.parts))
 
 
 def count(folder: Path) -> int | None:
@@ -117,6 +117,8 @@ def _read(folder: Path, columns: Collection[str]) -> Iterator[pa.RecordBatch]:
         for file in files_in(folder):
             # times in nanoseconds end in 2262
             with parquet.ParquetFile(file, coerce_int96_timestamp_unit="us") as opened:
+                if missing := set(columns).difference(opened.schema_arrow.names):
+                    raise TransferFailed(f"{folder} holds no archive: {file.name} has no column {min(missing)}")
                 yield from opened.iter_batches(ROWS_AT_ONCE, columns=list(columns))
     except (OSError, pa.ArrowException) as error:
         raise TransferFailed(f"{folder} holds no archive: {str(error).splitlines()[0]}") from None
