@@ -10,6 +10,7 @@ import pytest
 
 from pairbus.broker import Broker, serve_sync
 from pairbus.broker.net.certificates import Certificates, ensure
+from tests.hasty_sdk import hasty_sdk as hasty_sdk
 from tests.moving_clock import Clock as Clock
 
 from .books import agree, booked, counted
