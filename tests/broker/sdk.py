@@ -1,4 +1,4 @@
-"""The official SDK, sync or async, behind one async face, so that every test of the broker runs through both."""
+"""The official SDK, sync or async, behind one async face."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import azure.servicebus as sync_sdk
 import azure.servicebus.aio as async_sdk
+import pytest
 from azure.core.pipeline.transport import AioHttpTransport, RequestsTransport
 from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
 from azure.servicebus.management import ServiceBusAdministrationClient
@@ -15,7 +16,10 @@ from pairbus.broker import NamespaceServer
 
 from .sdk_bridge import Bridge
 
-__all__ = ["Bridge", "Sdk"]
+__all__ = ["Bridge", "Sdk", "both_apis"]
+
+#: For a test of what the sync and the async SDK do each in its own way, such as credit, waiting and time-outs.
+both_apis = pytest.mark.parametrize("sdk", ["sync", "async"], indirect=True)
 
 _numbers = itertools.count(1)
 

@@ -35,11 +35,6 @@ CAPACITY = 6 << 20
 SMALL_JOURNAL = {"segment_bytes": 1 << 20, "reserve_bytes": 256 << 10, "allocate_bytes": 64 << 10}
 
 
-@pytest.fixture(params=["sync", "async"])
-def is_async(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param == "async")
-
-
 def text_of(message: Any) -> str:
     return str(message.message_id)
 
@@ -73,11 +68,11 @@ async def sends_again(sender: Bridge, id: str) -> int:
 # -- a sync that fails
 
 
-async def test_a_sync_that_fails_once_refuses_one_send_and_no_more(tmp_path: Path, is_async: bool) -> None:
+async def test_a_sync_that_fails_once_refuses_one_send_and_no_more(tmp_path: Path) -> None:
     flag = tmp_path / "fail-once"
     with BrokerProcess(tmp_path / "data", disk={"fails": ["fdatasync", str(flag)]}) as broker:
         broker.start()
-        sdk = Sdk(is_async, broker)  # type: ignore[arg-type]
+        sdk = Sdk(True, broker)  # type: ignore[arg-type]
         queue = await sdk.queue()
         async with sdk.client() as client, client.get_queue_sender(queue) as sender:
             await sender.send_messages(ServiceBusMessage("x", message_id="before"))
@@ -94,13 +89,11 @@ async def test_a_sync_that_fails_once_refuses_one_send_and_no_more(tmp_path: Pat
         assert "Traceback" not in broker.said()
 
 
-async def test_settlements_that_were_answered_outlive_the_sync_that_fails_after_them(
-    tmp_path: Path, is_async: bool
-) -> None:
+async def test_settlements_that_were_answered_outlive_the_sync_that_fails_after_them(tmp_path: Path) -> None:
     flag = tmp_path / "fail-once"
     with BrokerProcess(tmp_path / "data", disk={"fails": ["fdatasync", str(flag)]}) as broker:
         broker.start()
-        sdk = Sdk(is_async, broker)  # type: ignore[arg-type]
+        sdk = Sdk(True, broker)  # type: ignore[arg-type]
         queue = await sdk.queue()
         await sdk.send(
             queue, [ServiceBusMessage("x", message_id=id) for id in ("completed", "dead", "abandoned", "kept")]
@@ -125,14 +118,12 @@ async def test_settlements_that_were_answered_outlive_the_sync_that_fails_after_
         assert "Traceback" not in broker.said()
 
 
-@pytest.mark.parametrize(("is_async", "killed"), [(False, False), (True, True)], ids=["resumes", "killed"])
-async def test_while_every_sync_fails_nothing_is_confirmed_and_nothing_is_lost(
-    tmp_path: Path, is_async: bool, killed: bool
-) -> None:
+@pytest.mark.parametrize("killed", [False, True], ids=["resumes", "killed"])
+async def test_while_every_sync_fails_nothing_is_confirmed_and_nothing_is_lost(tmp_path: Path, killed: bool) -> None:
     flag = tmp_path / "failing"
     with BrokerProcess(tmp_path / "data", disk={"failing": ["fdatasync", str(flag)]}) as broker:
         broker.start()
-        sdk = Sdk(is_async, broker)  # type: ignore[arg-type]
+        sdk = Sdk(True, broker)  # type: ignore[arg-type]
         queue = await sdk.queue()
         await sdk.send(queue, [ServiceBusMessage("x", message_id=id) for id in ("locked", "kept")])
         async with (

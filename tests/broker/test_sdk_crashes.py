@@ -32,7 +32,7 @@ from pairbus.wire import WireClient, WireError
 from tests.untidy_sdk import UNTIDY_SDK
 from tests.waiting import soon
 
-from .sdk import Bridge, Sdk, fresh
+from .sdk import Bridge, Sdk, both_apis, fresh
 from .test_sdk_transfer import TRANSFER, received, set_status, transact, transfer_count
 
 pytestmark = UNTIDY_SDK
@@ -54,9 +54,9 @@ def served(tmp_path: Path) -> Iterator[Broker]:
         yield broker
 
 
-@pytest.fixture(params=["sync", "async"])
-def own(request: pytest.FixtureRequest, served: Broker) -> Sdk:
-    return Sdk(request.param == "async", served.namespaces["contoso"])
+@pytest.fixture
+def own(served: Broker) -> Sdk:
+    return Sdk(True, served.namespaces["contoso"])
 
 
 def crash(broker: Broker, kind: str, seconds: float = 0.02, **target: Any) -> dict[str, Any]:
@@ -107,6 +107,7 @@ async def test_p49_an_entity_is_slow_at_first(sdk: Sdk, queue: str, broker: Brok
 
 
 @pytest.mark.usefixtures("soon_down")
+@both_apis
 async def test_p49_then_it_is_down_and_comes_back_on_another_node(sdk: Sdk, queue: str, broker: Broker) -> None:
     server = sdk.namespace
     node = server.crashes.nodes.node_of(queue)
@@ -149,6 +150,7 @@ async def test_p49_whoever_is_refused_is_told_what_is_restarted(own: Sdk, served
         await until_served(own.namespace, alpha, zeta)
 
 
+@both_apis
 async def test_p49_the_retries_of_the_sdk_hide_it(sdk: Sdk, broker: Broker) -> None:
     queue, topic = await sdk.queue(requires_duplicate_detection=True), await sdk.topic("all")
     patient = {"retry_total": 20, "retry_backoff_factor": 0.1, "retry_backoff_max": 0.5}
@@ -490,8 +492,7 @@ async def on_loop(server: NamespaceServer, work: Any) -> None:
     await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run(), server.loop))
 
 
-async def test_p49_diagnostics_are_bounded_in_number(served: Broker) -> None:
-    own = Sdk(True, served.namespaces["contoso"])
+async def test_p49_diagnostics_are_bounded_in_number(own: Sdk, served: Broker) -> None:
     queue = await own.queue()
     folder = served.data / "contoso" / "diagnostics"
     for _ in range(FILES_MAX + 3):
@@ -502,9 +503,8 @@ async def test_p49_diagnostics_are_bounded_in_number(served: Broker) -> None:
 
 
 async def test_p49_diagnostics_that_can_t_be_written_keep_nothing_from_restarting(
-    served: Broker, caplog: pytest.LogCaptureFixture
+    own: Sdk, served: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    own = Sdk(True, served.namespaces["contoso"])
     queue = await own.queue()
     await own.send(queue, ServiceBusMessage("kept"))
     (served.data / "contoso" / "diagnostics").write_text("in the way")
@@ -516,8 +516,7 @@ async def test_p49_diagnostics_that_can_t_be_written_keep_nothing_from_restartin
     assert [str(m) for m in await own.receive(queue, 1)] == ["kept"]
 
 
-async def test_p49_transactions_under_way_are_rolled_back(served: Broker) -> None:
-    own = Sdk(True, served.namespaces["contoso"])
+async def test_p49_transactions_under_way_are_rolled_back(own: Sdk, served: Broker) -> None:
     queue, other = await own.queue(), await own.queue()
     await own.send(queue, ServiceBusMessage("first"))
     async with WireClient.from_connection_string(own.namespace.connection_string) as client:
@@ -534,8 +533,7 @@ async def test_p49_transactions_under_way_are_rolled_back(served: Broker) -> Non
     assert await own.receive(other, 5, wait=0.5) == []
 
 
-async def test_p49_what_is_thrown_away_is_freed(served: Broker) -> None:
-    own = Sdk(True, served.namespaces["contoso"])
+async def test_p49_what_is_thrown_away_is_freed(own: Sdk, served: Broker) -> None:
     queue, topic = await own.queue(requires_session=True), await own.topic("a", "b")
     server = own.namespace
 
@@ -580,8 +578,7 @@ async def test_p49_what_can_t_crash_is_named(tmp_path: Path, wanted: dict[str, A
         assert request(broker.data, {"command": "list"})["namespaces"] == {"contoso": []}
 
 
-async def test_p49_a_second_crash_waits_for_the_first(served: Broker) -> None:
-    own = Sdk(True, served.namespaces["contoso"])
+async def test_p49_a_second_crash_waits_for_the_first(own: Sdk, served: Broker) -> None:
     queue, other = await own.queue(), await own.queue()
     async with fault(served, "crash-entity", entity=queue, seconds=LONG_S):
         for kind in ("crash-entity", "crash-node"):

@@ -20,7 +20,7 @@ from pairbus.testing import fault
 from tests.untidy_sdk import UNTIDY_SDK
 from tests.waiting import soon
 
-from .sdk import Sdk
+from .sdk import Sdk, both_apis
 
 pytestmark = UNTIDY_SDK
 
@@ -124,6 +124,7 @@ async def test_p46_cannot_manage(sdk: Sdk, broker: Broker) -> None:
         assert (await admin.get_queue(queue)).max_delivery_count == 3
 
 
+@both_apis
 async def test_p46_cannot_contact_the_service(sdk: Sdk, queue: str, broker: Broker) -> None:
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage("before"))
@@ -154,6 +155,7 @@ async def test_an_unreachable_entity_takes_no_other_with_it(sdk: Sdk, broker: Br
 
 
 @pytest.mark.parametrize("scope", SCOPES)
+@both_apis
 async def test_a_black_hole_says_nothing_and_goes_on_afterwards(
     sdk: Sdk, queue: str, broker: Broker, scope: str
 ) -> None:
@@ -214,6 +216,7 @@ def in_an_hour() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
 
 
+@both_apis
 async def test_p20_a_send_whose_answer_is_lost_is_stored_once(sdk: Sdk, broker: Broker) -> None:
     queue, other = await sdk.queue(), await sdk.queue()
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
@@ -247,6 +250,7 @@ async def test_lost_answers_to_schedules_and_publications_of_a_namespace(sdk: Sd
             assert [str(m) for m in await receiver.peek_messages(max_message_count=5)] == ["news"]
 
 
+@both_apis
 async def test_p20_a_send_that_hangs_is_not_stored(sdk: Sdk, broker: Broker) -> None:
     queue, other = await sdk.queue(), await sdk.queue()
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:

@@ -1,4 +1,4 @@
-"""All that a queue does, through the unmodified official SDK, sync and async."""
+"""All that a queue does, through the unmodified official SDK."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.untidy_sdk import UNTIDY_SDK
 from tests.waiting import soon
 
 from .conftest import Clock
-from .sdk import Bridge, Sdk
+from .sdk import Bridge, Sdk, both_apis
 
 pytestmark = UNTIDY_SDK
 
@@ -35,6 +35,7 @@ async def first(receiver: Bridge, wait: float = 5) -> ServiceBusReceivedMessage:
     return message  # type: ignore[no-any-return]
 
 
+@both_apis
 async def test_a_message_arrives_as_it_was_sent(sdk: Sdk, queue: str) -> None:
     properties = {"text": "ü", "number": 5, "yes": True, "real": 1.5, "raw": b"\0", "id": uuid.uuid4()}
     sent = ServiceBusMessage(
@@ -128,6 +129,7 @@ async def test_an_empty_queue_gives_nothing_within_the_wait(sdk: Sdk, queue: str
     assert await sdk.receive(queue, 1, wait=1) == []
 
 
+@both_apis
 async def test_a_waiting_receiver_gets_what_comes(sdk: Sdk, queue: str) -> None:
     waiting = asyncio.create_task(sdk.receive(queue, 1, wait=20))
     await soon(lambda: any(link.is_sender for c in list(sdk.namespace.connections) for link in c.links()))
@@ -242,6 +244,7 @@ async def test_peek_shows_without_taking(sdk: Sdk, queue: str) -> None:
     assert await sdk.depth(queue) == (4, 0)
 
 
+@both_apis
 async def test_large_messages_travel_in_many_frames(sdk: Sdk, queue: str) -> None:
     body = bytes(range(256)) * 1000  # 256,000 bytes: four frames each way
     await sdk.send(queue, ServiceBusMessage(body))
@@ -257,6 +260,7 @@ async def test_an_entity_that_takes_more_than_a_connection_gathers_gets_it(sdk: 
     assert b"".join(got.body) == body
 
 
+@both_apis
 async def test_a_message_that_is_too_large_is_refused_and_the_link_stays(sdk: Sdk, queue: str) -> None:
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         for size in (262144, 2_000_000):
@@ -300,6 +304,7 @@ async def test_names_are_matched_in_any_case(sdk: Sdk, queue: str) -> None:
     assert len(await sdk.receive(queue.title(), 1)) == 1
 
 
+@both_apis
 async def test_p45_sending_works_while_nobody_receives_and_receivers_share_the_load(sdk: Sdk, queue: str) -> None:
     await sdk.send(queue, [ServiceBusMessage(str(i)) for i in range(120)])
     got: list[list[int]] = [[], [], []]
@@ -352,6 +357,7 @@ async def test_p32_pings_are_confirmed_counted_and_never_delivered(sdk: Sdk) -> 
         await sdk.send(queue, ping)
 
 
+@both_apis
 async def test_a_deleted_queue_cuts_its_links(sdk: Sdk, queue: str) -> None:
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage("x"))

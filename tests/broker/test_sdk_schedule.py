@@ -1,4 +1,4 @@
-"""Messages that wait: scheduled, deferred, and those whose time runs out; through the official SDK, sync and async."""
+"""Messages that wait: scheduled, deferred, and those whose time runs out; through the official SDK."""
 
 from __future__ import annotations
 

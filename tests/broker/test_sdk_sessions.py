@@ -1,4 +1,4 @@
-"""Sessions, through the official SDK, sync and async."""
+"""Sessions, through the official SDK."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.untidy_sdk import UNTIDY_SDK
 from tests.waiting import soon
 
 from .conftest import Clock
-from .sdk import Bridge, Sdk
+from .sdk import Bridge, Sdk, both_apis
 
 pytestmark = UNTIDY_SDK
 
@@ -56,6 +56,7 @@ async def test_a_session_gives_its_own_messages_in_order(sdk: Sdk) -> None:
     assert await sdk.depth(queue) == (0, 0)
 
 
+@both_apis
 async def test_the_next_available_session_is_one_that_nobody_holds(sdk: Sdk) -> None:
     queue = await session_queue(sdk)
     await sdk.send(queue, *[message(s, s) for s in "abc"])
@@ -72,6 +73,7 @@ async def test_the_next_available_session_is_one_that_nobody_holds(sdk: Sdk) -> 
         assert await drain(held, 1) == ["a"]
 
 
+@both_apis
 async def test_a_receiver_waits_for_a_session_to_come(sdk: Sdk) -> None:
     queue = await session_queue(sdk)
 

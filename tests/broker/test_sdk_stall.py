@@ -1,4 +1,4 @@
-"""A data folder that stalls (P48), brought about on purpose; the application's view, sync and async."""
+"""A data folder that stalls (P48), brought about on purpose; the application's view."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ requires_session = true
 lock_duration = 5
 max_delivery_count = 1
 """
-both_apis = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 
 
 @contextmanager
@@ -189,10 +188,9 @@ async def test_p48_with_a_standby_folder_async(tmp_path: Path) -> None:
         assert got == ["0", "1", "2", "3"]
 
 
-@both_apis
-async def test_p48_without_a_standby_folder_sends_are_refused_in_good_time(tmp_path: Path, is_async: bool) -> None:
+async def test_p48_without_a_standby_folder_sends_are_refused_in_good_time(tmp_path: Path) -> None:
     with served(tmp_path, None) as broker:
-        sdk = Sdk(is_async, broker.namespaces["contoso"])
+        sdk = Sdk(True, broker.namespaces["contoso"])
         async with sdk.client() as app, app.get_queue_sender("orders") as sender:
             await sender.send_messages(ServiceBusMessage("before"))
             async with fault(broker, "storage-stall"):
@@ -206,7 +204,7 @@ async def test_p48_without_a_standby_folder_sends_are_refused_in_good_time(tmp_p
             await soon(lambda: asyncio.to_thread(lambda: health(broker)[0] == 200), SEND_S_MAX)
             await sender.send_messages(ServiceBusMessage("after"))
     with served(tmp_path, None) as broker:
-        found = await Sdk(is_async, broker.namespaces["contoso"]).receive("orders", 3, wait=1)
+        found = await Sdk(True, broker.namespaces["contoso"]).receive("orders", 3, wait=1)
         assert [str(each) for each in found] == ["before", "after"], "what was refused never comes"
 
 
@@ -219,15 +217,14 @@ def restarted(folder: Path, queue: str, *texts: str, session_id: str | None = No
         yield broker
 
 
-@both_apis
 @pytest.mark.parametrize("mode", list(ServiceBusReceiveMode))
 async def test_p48_what_cannot_be_read_is_passed_over_and_is_no_delivery(
-    tmp_path: Path, is_async: bool, mode: ServiceBusReceiveMode
+    tmp_path: Path, mode: ServiceBusReceiveMode
 ) -> None:
     removes = {"receive_mode": mode} if mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE else {}
     texts = [f"in the stall {i}" for i in range(3)]
     with restarted(tmp_path, "orders", "before 0", "before 1") as broker:
-        sdk = Sdk(is_async, broker.namespaces["contoso"])
+        sdk = Sdk(True, broker.namespaces["contoso"])
         async with fault(broker, "storage-stall"):
             await sdk.send("orders", [ServiceBusMessage(text) for text in texts])
             assert [str(each) for each in await sdk.receive("orders", 3, **removes)] == texts
@@ -236,13 +233,12 @@ async def test_p48_what_cannot_be_read_is_passed_over_and_is_no_delivery(
         assert await sdk.depth("orders") == (0, 0), "and none is dead-lettered"
 
 
-@both_apis
 @pytest.mark.parametrize("mode", list(ServiceBusReceiveMode))
 async def test_p48_a_session_waits_for_what_cannot_be_read_and_stays_in_order(
-    tmp_path: Path, is_async: bool, mode: ServiceBusReceiveMode
+    tmp_path: Path, mode: ServiceBusReceiveMode
 ) -> None:
     with restarted(tmp_path, "sessions", "0", session_id="a") as broker:
-        sdk = Sdk(is_async, broker.namespaces["contoso"])
+        sdk = Sdk(True, broker.namespaces["contoso"])
         async with (
             sdk.client() as app,
             app.get_queue_receiver("sessions", session_id="a", receive_mode=mode) as receiver,

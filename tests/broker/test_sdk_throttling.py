@@ -18,7 +18,7 @@ from pairbus.broker.model.partitions import PARTITION_SHIFT, PARTITIONS, partiti
 from pairbus.testing import fault
 from tests.untidy_sdk import UNTIDY_SDK
 
-from .sdk import Sdk
+from .sdk import Sdk, both_apis
 
 pytestmark = UNTIDY_SDK
 
@@ -46,6 +46,7 @@ def no_faults_left(broker: Broker) -> Iterator[None]:
     assert not broker.faults("contoso").active(time.time())
 
 
+@both_apis
 async def test_p47_an_entitys_bytes_a_second(sdk: Sdk, broker: Broker) -> None:
     queue, other = await sdk.queue(), await sdk.queue()
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
@@ -128,6 +129,7 @@ async def test_p47_the_node_and_what_it_depends_on(sdk: Sdk, queue: str, broker:
 
 
 @pytest.mark.parametrize("mode", [ServiceBusReceiveMode.PEEK_LOCK, ServiceBusReceiveMode.RECEIVE_AND_DELETE])
+@both_apis
 async def test_p47_a_rate_delays_what_is_on_its_way_to_a_receiver(
     sdk: Sdk, queue: str, broker: Broker, mode: ServiceBusReceiveMode
 ) -> None:
@@ -165,11 +167,10 @@ async def test_p47_a_destination_of_forwarding_that_is_throttled_is_waited_for(
     assert await sdk.depth(first) == (0, 0)
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-async def test_p47_thresholds_of_the_configuration(tmp_path: Path, is_async: bool) -> None:
+async def test_p47_thresholds_of_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "broker.toml").write_text(CONFIG)
     with serve_sync("fabrikam", data=tmp_path / "data", config=tmp_path / "broker.toml") as broker:
-        sdk = Sdk(is_async, broker.namespaces["fabrikam"])
+        sdk = Sdk(True, broker.namespaces["fabrikam"])
         async with sdk.client() as client:
             async with client.get_queue_sender("slow") as sender:
                 await sender.send_messages(ServiceBusMessage("one"))

@@ -1,4 +1,4 @@
-"""Topics, subscriptions and rules, through the official SDK, sync and async."""
+"""Topics, subscriptions and rules, through the official SDK."""
 
 from __future__ import annotations
 

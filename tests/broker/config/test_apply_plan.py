@@ -161,15 +161,14 @@ primary_key = "a2V5"
 """
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-async def test_a_broker_with_a_configuration(tmp_path: Path, is_async: bool) -> None:
+async def test_a_broker_with_a_configuration(tmp_path: Path) -> None:
     config = tmp_path / "broker.toml"
     config.write_text(QUEUES)
     async with serve(data=tmp_path / "data", config=config) as broker:
         assert list(broker.namespaces) == ["contoso", "fabrikam"]
         contoso = broker.namespaces["contoso"]
         assert contoso.link_idle_timeout_s == 30.0
-        sdk = Sdk(is_async, contoso)
+        sdk = Sdk(True, contoso)
         await sdk.send("orders", ServiceBusMessage("hello"))
         async with sdk.admin() as admin:
             assert (await admin.get_queue("orders")).lock_duration.total_seconds() == 30
@@ -181,7 +180,7 @@ async def test_a_broker_with_a_configuration(tmp_path: Path, is_async: bool) -> 
     config.write_text(QUEUES.replace("lock_duration = 30", "lock_duration = 20"))
     async with serve("contoso", data=tmp_path / "data", config=config) as broker:
         assert list(broker.namespaces) == ["contoso"]
-        sdk = Sdk(is_async, broker.namespaces["contoso"])
+        sdk = Sdk(True, broker.namespaces["contoso"])
         async with sdk.admin() as admin:
             assert (await admin.get_queue("orders")).lock_duration.total_seconds() == 20
             assert (await admin.get_queue("mine")).name == "mine"
