@@ -68,37 +68,25 @@ async def sends_again(sender: Bridge, id: str) -> int:
 # -- a sync that fails
 
 
-async def test_a_sync_that_fails_once_refuses_one_send_and_no_more(tmp_path: Path) -> None:
+async def test_a_sync_that_fails_once_refuses_one_send_and_undoes_no_settlement(tmp_path: Path) -> None:
     flag = tmp_path / "fail-once"
     with BrokerProcess(tmp_path / "data", disk={"fails": ["fdatasync", str(flag)]}) as broker:
         broker.start()
         sdk = Sdk(True, broker)  # type: ignore[arg-type]
         queue = await sdk.queue()
-        async with sdk.client() as client, client.get_queue_sender(queue) as sender:
-            await sender.send_messages(ServiceBusMessage("x", message_id="before"))
+        async with (
+            sdk.client() as client,
+            client.get_queue_sender(queue) as sender,
+            client.get_queue_receiver(queue) as receiver,
+        ):
+            ids = ("completed", "dead", "abandoned", "kept")
+            await sender.send_messages([ServiceBusMessage("x", message_id=id) for id in ids])
             flag.touch()
             with pytest.raises(ServiceBusError, match=r"disk refused; nothing was stored.*EIO") as caught:
                 await sender.send_messages(ServiceBusMessage("x", message_id="refused"))
             assert type(caught.value) is ServiceBusError
             assert not flag.exists()
             await sender.send_messages(ServiceBusMessage("x", message_id="after"))
-        assert await ids_in(broker, queue) == ["before", "after"]
-        broker.kill()
-        broker.start()
-        assert await ids_in(broker, queue) == ["before", "after"]
-        assert "Traceback" not in broker.said()
-
-
-async def test_settlements_that_were_answered_outlive_the_sync_that_fails_after_them(tmp_path: Path) -> None:
-    flag = tmp_path / "fail-once"
-    with BrokerProcess(tmp_path / "data", disk={"fails": ["fdatasync", str(flag)]}) as broker:
-        broker.start()
-        sdk = Sdk(True, broker)  # type: ignore[arg-type]
-        queue = await sdk.queue()
-        await sdk.send(
-            queue, [ServiceBusMessage("x", message_id=id) for id in ("completed", "dead", "abandoned", "kept")]
-        )
-        async with sdk.client() as client, client.get_queue_receiver(queue) as receiver:
             messages: list[Any] = []
             while len(messages) < 3:
                 messages += await receiver.receive_messages(3 - len(messages), max_wait_time=5)
@@ -110,16 +98,15 @@ async def test_settlements_that_were_answered_outlive_the_sync_that_fails_after_
             assert wait_until(lambda: not flag.exists())
         broker.kill()
         broker.start()
-        assert await ids_in(broker, queue) == ["abandoned", "kept"]
+        assert await ids_in(broker, queue) == ["abandoned", "kept", "after"]
         (dead,) = await there(broker, f"{queue}/$deadletterqueue")
         reasons = {"DeadLetterReason": "r", "DeadLetterErrorDescription": "d"}
         assert read_application_properties(dead.payload, dead.sections) == reasons
-        assert [message.delivery_count for message in await there(broker, queue)] == [1, 0]
+        assert [message.delivery_count for message in await there(broker, queue)] == [1, 0, 0]
         assert "Traceback" not in broker.said()
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["resumes", "killed"])
-async def test_while_every_sync_fails_nothing_is_confirmed_and_nothing_is_lost(tmp_path: Path, killed: bool) -> None:
+async def test_while_every_sync_fails_nothing_is_confirmed_and_nothing_is_lost(tmp_path: Path) -> None:
     flag = tmp_path / "failing"
     with BrokerProcess(tmp_path / "data", disk={"failing": ["fdatasync", str(flag)]}) as broker:
         broker.start()
@@ -141,22 +128,22 @@ async def test_while_every_sync_fails_nothing_is_confirmed_and_nothing_is_lost(t
                 await receiver.complete_message(locked)
             assert await ids_in(broker, queue) == ["locked", "kept"]
             flag.unlink()
-            if not killed:
-                attempts = await sends_again(sender, "after")
-        if killed:
-            broker.kill()
-            broker.start()
-            # the refusals said so: what was refused while no segment could be made may turn up
-            ids = await ids_in(broker, queue)
-            assert [id for id in ids if not id.startswith("refused")] == ["locked", "kept"]
-            assert len(ids) == len(set(ids))
-        else:
+            attempts = await sends_again(sender, "after")
             async with WireClient.from_connection_string(broker.connection_string) as wire:
                 await wire.settle_by_token(queue, [locked.lock_token], "completed")
-            assert await ids_in(broker, queue) == ["kept", f"after-{attempts}"]
-            broker.kill()
-            broker.start()
-            assert await ids_in(broker, queue) == ["kept", f"after-{attempts}"]
+            await sender.send_messages(ServiceBusMessage("x", message_id="last"))  # which syncs what was settled, too
+            expected = ["kept", f"after-{attempts}", "last"]
+            assert await ids_in(broker, queue) == expected
+            flag.touch()
+            with pytest.raises(ServiceBusError, match="disk"):
+                await sender.send_messages(ServiceBusMessage("x", message_id="refused-again"))
+        broker.kill()
+        flag.unlink()
+        broker.start()
+        # the refusal said so: what was refused while no segment could be made may turn up
+        ids = await ids_in(broker, queue)
+        assert [id for id in ids if id != "refused-again"] == expected
+        assert len(ids) == len(set(ids))
         assert "Traceback" not in broker.said()
 
 
@@ -261,10 +248,7 @@ async def test_a_disk_that_somebody_else_fills(small_disk: tuple[Path, dict[str,
         assert "Traceback" not in broker.said()
 
 
-@pytest.mark.parametrize("size", [100_000, 2_000], ids=["few", "many"])
-async def test_a_disk_that_holds_one_reserve_and_no_more_resumes(
-    small_disk: tuple[Path, dict[str, Any]], size: int
-) -> None:
+async def test_a_disk_that_holds_one_reserve_and_no_more_resumes(small_disk: tuple[Path, dict[str, Any]]) -> None:
     """As one of 24 MB does with the reserve of 16 MB: fill it and empty it, again and again, without a restart."""
     folder, faults = small_disk
     journal = {"segment_bytes": 16 << 20, "reserve_bytes": 4 << 20, "allocate_bytes": 256 << 10}
@@ -273,7 +257,7 @@ async def test_a_disk_that_holds_one_reserve_and_no_more_resumes(
         sdk = Sdk(False, broker)  # type: ignore[arg-type]
         queue = await sdk.queue()
         expected: list[str] = []
-        for turn in range(3):
+        for turn, size in enumerate((100_000, 5_000)):
             async with sdk.client() as client, client.get_queue_sender(queue) as sender:
                 confirmed = await fill(sender, size)
                 assert len(confirmed) > 5
@@ -294,11 +278,11 @@ async def test_a_disk_that_holds_one_reserve_and_no_more_resumes(
 
 
 def test_killed_in_the_middle_of_a_compaction(tmp_path: Path) -> None:
-    """Only compaction unlinks: before and after the old segment goes, and before the folder is synced."""
+    """Only compaction unlinks: when the old segment is gone, and the folder is not synced."""
     drive = Drive(tmp_path / "data", new_seed())
     drive.broker.journal = SMALL_SEGMENTS
-    drive.run_deaths([("unlink", 1, "before"), ("unlink", 1, "after"), ("unlink", 2, "before")])
-    assert drive.totals.audits == 3
+    drive.run_deaths([("unlink", 1, "after")])
+    assert drive.totals.audits == 1
 
 
 @pytest.mark.slow
@@ -307,11 +291,9 @@ def test_killed_at_any_call_to_the_disk(tmp_path: Path) -> None:
     drive = Drive(tmp_path / "data", new_seed())
     drive.broker.journal = SMALL_SEGMENTS
     calls = [
-        *(("unlink", nth, when) for nth in (1, 2, 5) for when in ("before", "after")),
-        *(("fsync_dir", nth, when) for nth in (1, 2, 3, 5) for when in ("before", "after")),
-        *(("fallocate", nth, when) for nth in (1, 2, 3, 9) for when in ("before", "after")),
-        *(("pwrite", nth, when) for nth in (1, 2, 3, 10, 200) for when in ("before", "after")),
-        *(("fdatasync", nth, when) for nth in (1, 2, 3, 10, 200) for when in ("before", "after")),
+        *(("unlink", nth, when) for nth in (1, 2) for when in ("before", "after")),
+        *((name, nth, when) for name in ("fsync_dir", "fallocate") for nth, when in ((1, "before"), (3, "after"))),
+        *((name, nth, "after") for name in ("pwrite", "fdatasync") for nth in (1, 10, 200)),
     ]
     drive.run_deaths(calls)
     assert drive.totals.audits == len(calls)
