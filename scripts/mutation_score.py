@@ -247,7 +247,7 @@ def run_in_child(site: Site, tests: list[str]) -> int:
     quiet = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(quiet, descriptor)
-    options = ["-x", "-q", "-p", "no:xdist", "-m", "not slow and not soak", "--timeout", "0"]
+    options = ["-x", "-q", "--assert=plain", "-p", "no:xdist", "-m", "not slow and not soak", "--timeout", "0"]
     # The libraries are imported already, which pytest warns of, and warnings are errors.
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     return int(pytest.main([*options, *tests]))
