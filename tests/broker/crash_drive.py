@@ -41,10 +41,14 @@ _DEATH_S_MAX: Final = 120.0
 
 
 def new_seed() -> int:
-    """Of this run, printed: PAIRBUS_SEED repeats its decisions, if not its timing."""
+    """Of a soak, printed: PAIRBUS_SEED repeats its decisions, if not its timing."""
     seed = int(os.environ.get("PAIRBUS_SEED") or random.randrange(2**32))
     print(f"PAIRBUS_SEED={seed}")
     return seed
+
+
+#: Of all other runs.
+SEED: Final = int(os.environ.get("PAIRBUS_SEED") or 20)
 
 
 class Drive:
@@ -94,7 +98,9 @@ class Drive:
             answer = request(self.broker.data, {"command": "fault", "namespace": "contoso", **wanted, **lasts})
             # or it was deleted since
             assert answer["ok"] or re.search("is being restarted already|contoso has no", answer["error"]), answer
-            self.crashes += answer["ok"]
+            if answer["ok"]:
+                self.crashes += 1
+                self.history.left(f"the receivers at crash {self.crashes}")
             if self._rng.random() < 0.1:
                 self._audit()
             time.sleep(self._rng.choice((0.0, 0.1, 0.4)))

@@ -25,7 +25,7 @@ from tests.untidy_sdk import UNTIDY_SDK
 from tests.untidy_sdk import swept as swept
 
 from .broker_process import SMALL_SEGMENTS, BrokerProcess, used_bytes, wait_until
-from .crash_drive import Drive, new_seed
+from .crash_drive import SEED, Drive
 from .sdk import Bridge, Sdk
 
 pytestmark = UNTIDY_SDK
@@ -279,7 +279,7 @@ async def test_a_disk_that_holds_one_reserve_and_no_more_resumes(small_disk: tup
 
 def test_killed_in_the_middle_of_a_compaction(tmp_path: Path) -> None:
     """Only compaction unlinks: when the old segment is gone, and the folder is not synced."""
-    drive = Drive(tmp_path / "data", new_seed())
+    drive = Drive(tmp_path / "data", SEED)
     drive.broker.journal = SMALL_SEGMENTS
     drive.run_deaths([("unlink", 1, "after")])
     assert drive.totals.audits == 1
@@ -288,7 +288,7 @@ def test_killed_in_the_middle_of_a_compaction(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_at_any_call_to_the_disk(tmp_path: Path) -> None:
-    drive = Drive(tmp_path / "data", new_seed())
+    drive = Drive(tmp_path / "data", SEED)
     drive.broker.journal = SMALL_SEGMENTS
     calls = [
         *(("unlink", nth, when) for nth in (1, 2) for when in ("before", "after")),
