@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from pairbus.broker.model.outcomes import Outcome
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.rule_description import Filter, RuleDescription
 from pairbus.broker.model.sessions import SessionLock
+from pairbus.broker.model.shared_bodies import Copy, Shared
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.refusal import Refusal
@@ -129,9 +131,34 @@ class Rig:
     def __enter__(self) -> Rig:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object = None, *_: object) -> None:
         if self._loop is not None:
             self._loop.close()
+        if kind is None:
+            self._check_accounts()
+
+    def _check_accounts(self) -> None:
+        """In every test: what is counted of bodies in memory and of copies is what is there."""
+        while self.namespace.maintenance.take_some_apart():
+            pass
+        resident, copies = 0, defaultdict[Shared, list[Copy]](list)
+        for entity in self.namespace._store.by_id.values():
+            assert entity.pending_bytes >= 0
+            for queue in (entity.active, entity.dead_letter):
+                messages = list(queue.scan(0))
+                held = sum(message.length for message in messages if message.content is not None)
+                assert queue.resident_bytes == held
+                for message in messages:
+                    if isinstance(message, Copy):
+                        copies[message.shared].append(message)
+                    elif message.content is not None:
+                        resident += message.length
+        for shared, sharing in copies.items():
+            in_memory = sum(copy.content is not None for copy in sharing)
+            assert (shared.copies, shared.resident) == (len(sharing), in_memory)
+            assert len({(copy.segment, copy.offset) for copy in sharing}) == 1
+            resident += sharing[0].length if in_memory else 0
+        assert self.namespace.resident_bytes == resident
 
     def _checked_dead(self, number: int) -> bool:
         """In every test: a segment that would be dropped unread has no record that counts."""

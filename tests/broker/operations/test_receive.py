@@ -117,6 +117,7 @@ def test_p48_of_a_session_what_can_be_read_is_taken_up_to_there() -> None:
         assert first is not None
         first.content = b"\x00\x53\x75\xa0\x01x"
         rig.queue().resident_bytes += first.length
+        rig.namespace._store.resident += first.length
         bodies, refusal, goes_on = take(rig, 10, rig.accept("a"))
         assert (bodies, refusal, goes_on) == ([b"x"], None, False)
         assert [number for number, _ in counts(rig)] == [2, 3]
