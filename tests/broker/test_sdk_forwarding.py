@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from tests.untidy_sdk import UNTIDY_SDK
 
-from .conftest import Clock
 from .sdk import Sdk, fresh
 
 pytestmark = UNTIDY_SDK
@@ -81,21 +79,6 @@ async def test_a_destination_that_can_not_be_is_refused_with_the_reason(sdk: Sdk
             assert info.value.status_code == 400
 
 
-async def test_nobody_receives_from_a_queue_that_forwards(sdk: Sdk) -> None:
-    second, first = await sdk.queue(), await sdk.queue()
-    async with sdk.client() as client, client.get_queue_receiver(first) as receiver, sdk.admin() as admin:
-        assert await receiver.receive_messages(1, max_wait_time=0.1) == []
-        await admin.update_queue(await admin.get_queue(first), forward_to=second)
-        with pytest.raises(ServiceBusError, match=f"forwards to '{second}'"):
-            await receiver.receive_messages(1, max_wait_time=5)
-        with pytest.raises(ServiceBusError, match=f"forwards to '{second}'"):
-            await receive(sdk, first)
-        await admin.update_queue(await admin.get_queue(first), forward_to=None)
-        async with client.get_queue_sender(first) as sender:
-            await sender.send_messages(ServiceBusMessage("stays"))
-    assert [words(message) for message in await receive(sdk, first)] == ["stays"]
-
-
 async def test_dead_letters_are_forwarded_with_their_reason_and_source(sdk: Sdk) -> None:
     second = await sdk.queue()
     first = await sdk.queue(forward_dead_lettered_messages_to=second)
@@ -113,51 +96,3 @@ async def test_dead_letters_are_forwarded_with_their_reason_and_source(sdk: Sdk)
     assert message.application_properties[b"kept"] == 1
     with pytest.raises(ServiceBusError, match="ForwardDeadLetteredMessagesTo"):
         await receive(sdk, first, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
-
-
-async def test_what_can_not_be_forwarded_is_in_the_dead_letter_queue_of_the_source(sdk: Sdk) -> None:
-    second = await sdk.queue()
-    first = await sdk.queue(forward_to=second)
-    async with sdk.admin() as admin:
-        await admin.update_queue(await admin.get_queue(second), status="SendDisabled")
-    async with sdk.client() as client, client.get_queue_sender(first) as sender:
-        await sender.send_messages(ServiceBusMessage("a"))
-    (message,) = await receive(sdk, first, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
-    assert message.dead_letter_reason == "MessagingEntityDisabled"
-    assert message.dead_letter_error_description.endswith(f"the entity '{second}' is SendDisabled.")
-
-
-async def test_subscriptions_forward_into_one_queue_and_that_into_a_topic(sdk: Sdk) -> None:
-    topic, end = await sdk.topic(), await sdk.topic("all")
-    collecting = await sdk.queue(forward_to=end)
-    async with sdk.admin() as admin:
-        for name in ("a", "b"):
-            await admin.create_subscription(topic, name, forward_to=collecting)
-        assert (await admin.get_subscription(topic, "a")).forward_to.endswith(f"/{collecting}")
-    await sdk.publish(topic, ServiceBusMessage("x"))
-    async with sdk.client() as client, client.get_subscription_receiver(end, "all") as receiver:
-        found: list[Any] = []
-        while len(found) < 2:
-            found += await receiver.receive_messages(2, max_wait_time=20)
-        assert [words(message) for message in found] == ["x", "x"]
-    async with sdk.admin() as admin:
-        counts = await admin.get_subscription_runtime_properties(topic, "a")
-        assert (counts.total_message_count, counts.transfer_message_count) == (0, 0)
-        await admin.update_queue(await admin.get_queue(collecting), status="ReceiveDisabled")
-    async with sdk.client() as client, client.get_queue_sender(collecting) as sender:
-        await sender.send_messages([ServiceBusMessage("waits")] * 2)
-    async with sdk.admin() as admin:
-        counts = await admin.get_queue_runtime_properties(collecting)
-        assert (counts.total_message_count, counts.active_message_count, counts.transfer_message_count) == (2, 0, 2)
-
-
-async def test_a_scheduled_message_is_forwarded_when_it_is_due(sdk: Sdk, clock: Clock) -> None:
-    second = await sdk.queue()
-    first = await sdk.queue(forward_to=second)
-    async with sdk.client() as client, client.get_queue_sender(first) as sender:
-        due = datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=10)
-        await sender.schedule_messages(ServiceBusMessage("later"), due)
-        async with client.get_queue_receiver(second) as receiver:
-            assert await receiver.receive_messages(1, max_wait_time=0.2) == []
-    clock.advance(601)
-    assert [words(message) for message in await receive(sdk, second)] == ["later"]

@@ -44,18 +44,6 @@ async def receive_on(receiver: Bridge) -> None:
         await receiver.receive_messages(max_message_count=1, max_wait_time=1)
 
 
-async def test_a_session_gives_its_own_messages_in_order(sdk: Sdk) -> None:
-    queue = await session_queue(sdk)
-    await sdk.send(queue, *[message(s, f"{s}{i}") for i in range(3) for s in "ab"])
-    async with sdk.client() as client:
-        for session in "ba":
-            async with client.get_queue_receiver(queue, session_id=session) as receiver:
-                assert receiver.session.session_id == session
-                assert receiver.session.locked_until_utc is not None
-                assert await drain(receiver, 4) == [f"{session}{i}" for i in range(3)]
-    assert await sdk.depth(queue) == (0, 0)
-
-
 @both_apis
 async def test_the_next_available_session_is_one_that_nobody_holds(sdk: Sdk) -> None:
     queue = await session_queue(sdk)
@@ -90,50 +78,6 @@ async def test_a_receiver_waits_for_a_session_to_come(sdk: Sdk) -> None:
     assert await waiting == ["x"]
 
 
-async def test_a_session_has_one_holder(sdk: Sdk) -> None:
-    queue = await session_queue(sdk)
-    await sdk.send(queue, message("s", "x"))
-    async with sdk.client() as client:
-        async with client.get_queue_receiver(queue, session_id="s"):
-            with pytest.raises(exceptions.SessionCannotBeLockedError):
-                async with client.get_queue_receiver(queue, session_id="s"):
-                    pass
-        async with client.get_queue_receiver(queue, session_id="s") as receiver:  # free at once
-            assert await drain(receiver, 1) == ["x"]
-
-
-async def test_what_a_closed_receiver_left_is_there_for_the_next(sdk: Sdk) -> None:
-    queue = await session_queue(sdk)
-    await sdk.send(queue, message("s", "1"), message("s", "2"))
-    async with sdk.client() as client:
-        async with client.get_queue_receiver(queue, session_id="s") as receiver:
-            (first,) = await receiver.receive_messages(max_message_count=1, max_wait_time=5)
-            assert str(first) == "1"
-        async with client.get_queue_receiver(queue, session_id="s") as receiver:
-            (first,) = await receiver.receive_messages(max_message_count=1, max_wait_time=5)
-            assert (str(first), first.delivery_count) == ("1", 0)
-            await receiver.abandon_message(first)
-            (first,) = await receiver.receive_messages(max_message_count=1, max_wait_time=5)
-            assert (str(first), first.delivery_count) == ("1", 1)
-            await receiver.complete_message(first)
-            assert await drain(receiver, 1) == ["2"]
-
-
-async def test_state_is_kept_with_the_session_and_outlives_its_messages(sdk: Sdk) -> None:
-    queue = await session_queue(sdk)
-    await sdk.send(queue, message("s", "x"))
-    async with sdk.client() as client:
-        async with client.get_queue_receiver(queue, session_id="s") as receiver:
-            assert await Bridge(receiver.session, sdk.is_async).get_state() is None
-            await Bridge(receiver.session, sdk.is_async).set_state(b"half way")
-            assert await drain(receiver, 1) == ["x"]
-        async with client.get_queue_receiver(queue, session_id="s") as receiver:
-            session = Bridge(receiver.session, sdk.is_async)
-            assert await session.get_state() == b"half way"
-            await session.set_state(None)
-            assert await session.get_state() is None
-
-
 async def test_a_session_lock_is_renewed_or_lost(sdk: Sdk, clock: Clock) -> None:
     queue = await session_queue(sdk, max_delivery_count=3)
     await sdk.send(queue, message("s", "x"))
@@ -151,23 +95,6 @@ async def test_a_session_lock_is_renewed_or_lost(sdk: Sdk, clock: Clock) -> None
         (first,) = await receiver.receive_messages(max_message_count=1, max_wait_time=5)
         assert (str(first), first.delivery_count) == ("x", 1)
         await receiver.complete_message(first)
-
-
-async def test_defer_schedule_and_peek_within_a_session(sdk: Sdk, clock: Clock) -> None:
-    queue = await session_queue(sdk)
-    await sdk.send(queue, message("s", "1"), message("t", "2"))
-    async with sdk.client() as client, client.get_queue_sender(queue) as sender:
-        at = datetime.datetime.fromtimestamp(clock() + 100, datetime.UTC)
-        await sender.schedule_messages(message("s", "later"), at)
-        async with client.get_queue_receiver(queue, session_id="s") as receiver:
-            peeked = await receiver.peek_messages(max_message_count=9, sequence_number=1)
-            assert [str(m) for m in peeked] == ["1", "later"]
-            (first,) = await receiver.receive_messages(max_message_count=1, max_wait_time=5)
-            await receiver.defer_message(first)
-            (first,) = await receiver.receive_deferred_messages(first.sequence_number)
-            await receiver.complete_message(first)
-            clock.advance(101)
-            assert await drain(receiver, 1) == ["later"]
 
 
 async def test_sessions_are_needed_exactly_where_they_are_asked_for(sdk: Sdk) -> None:

@@ -8,60 +8,13 @@ import uuid
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
 from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusError
-from azure.servicebus.management import CorrelationRuleFilter, FalseRuleFilter, SqlRuleAction, SqlRuleFilter
+from azure.servicebus.management import SqlRuleAction, SqlRuleFilter
 
 from tests.untidy_sdk import UNTIDY_SDK
 
-from .conftest import Clock
 from .sdk import Sdk
 
 pytestmark = UNTIDY_SDK
-
-
-async def test_every_subscription_gets_its_own_copy(sdk: Sdk) -> None:
-    topic = await sdk.topic("one", "two")
-    await sdk.publish(topic, ServiceBusMessage("a", application_properties={"k": 1}), [ServiceBusMessage("b")] * 2)
-    first = await sdk.read(topic, "one", 3)
-    assert [str(m) for m in first] == ["a", "b", "b"]
-    assert first[0].application_properties == {b"k": 1}
-    assert [m.sequence_number for m in first] == [1, 2, 3]
-    assert [str(m) for m in await sdk.read(topic, "two", 3)] == ["a", "b", "b"]
-    assert await sdk.read(topic, "two", 1, wait=1) == []
-
-
-async def test_copies_are_settled_each_for_itself(sdk: Sdk) -> None:
-    topic = await sdk.topic("one", "two", max_delivery_count=1)
-    await sdk.publish(topic, ServiceBusMessage("x"))
-    async with sdk.client() as client:
-        async with client.get_subscription_receiver(topic, "one") as receiver:
-            (message,) = await receiver.receive_messages(max_message_count=1, max_wait_time=5)
-            await receiver.abandon_message(message)
-        dead = await sdk.read(topic, "one", 1, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
-        assert dead[0].dead_letter_reason == "MaxDeliveryCountExceeded"
-    assert [str(m) for m in await sdk.read(topic, "two", 1)] == ["x"]
-
-
-async def test_correlation_filters_decide_who_gets_what(sdk: Sdk) -> None:
-    topic = await sdk.topic("all")
-    async with sdk.admin() as admin:
-        for name, rule in {
-            "red": CorrelationRuleFilter(properties={"colour": "red"}),
-            "label": CorrelationRuleFilter(label="urgent", content_type="text/plain"),
-            "nothing": FalseRuleFilter(),
-        }.items():
-            await admin.create_subscription(topic, name)
-            await admin.delete_rule(topic, name, "$Default")
-            await admin.create_rule(topic, name, "mine", filter=rule)
-        await admin.create_subscription(topic, "no-rules")
-        await admin.delete_rule(topic, "no-rules", "$Default")
-    await sdk.publish(
-        topic,
-        ServiceBusMessage("1", application_properties={"colour": "red"}),
-        ServiceBusMessage("2", application_properties={"colour": "blue"}, subject="urgent", content_type="text/plain"),
-        ServiceBusMessage("3", subject="urgent"),
-    )
-    for name, expected in {"all": ["1", "2", "3"], "red": ["1"], "label": ["2"], "nothing": [], "no-rules": []}.items():
-        assert [str(m) for m in await sdk.read(topic, name, 4, wait=1)] == expected, name
 
 
 async def test_sql_rules_decide_and_actions_change(sdk: Sdk) -> None:
@@ -92,25 +45,6 @@ async def test_sql_rules_decide_and_actions_change(sdk: Sdk) -> None:
     assert await sdk.read(topic, "error", 1, wait=1) == []
     dead = await sdk.read(topic, "error", 2, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
     assert [(str(m), m.dead_letter_reason) for m in dead] == [(n, "FilterEvaluationException") for n in "12"]
-
-
-async def test_a_topic_without_subscriptions_takes_messages_and_keeps_none(sdk: Sdk) -> None:
-    topic = await sdk.topic()
-    await sdk.publish(topic, ServiceBusMessage("gone"))
-    async with sdk.admin() as admin:
-        await admin.create_subscription(topic, "late")
-    assert await sdk.read(topic, "late", 1, wait=1) == []
-
-
-async def test_scheduled_messages_wait_at_the_topic(sdk: Sdk, clock: Clock) -> None:
-    topic = await sdk.topic("s")
-    async with sdk.client() as client, client.get_topic_sender(topic) as sender:
-        at = datetime.datetime.fromtimestamp(clock() + 60, datetime.UTC)
-        numbers = await sender.schedule_messages([ServiceBusMessage("a"), ServiceBusMessage("b")], at)
-        await sender.cancel_scheduled_messages(numbers[0])
-        assert await sdk.read(topic, "s", 1, wait=1) == []
-        clock.advance(61)
-        assert [str(m) for m in await sdk.read(topic, "s", 2, wait=2)] == ["b"]
 
 
 async def test_sessions_on_a_subscription(sdk: Sdk) -> None:

@@ -9,7 +9,6 @@ from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.wire import NotFound, Refused, WireClient
-from pairbus.wire.transactions import via_of
 from tests.broker.namespace_rig import make
 from tests.untidy_sdk import UNTIDY_SDK
 from tests.waiting import soon
@@ -83,24 +82,6 @@ async def received(receiver: Any, count: int) -> list[Any]:
     return found
 
 
-async def test_they_are_sent_again_once_the_destination_takes_messages(sdk: Sdk) -> None:
-    queue, other = await sdk.queue(), await sdk.queue()
-    await sdk.send(queue, ServiceBusMessage("one"))
-    await set_status(sdk, other, "Disabled")
-    await transact(sdk, queue, other, b"a")
-    await set_status(sdk, other, "Active")
-    path = f"{queue}/$Transfer/$DeadLetterQueue"
-    assert via_of(path) == queue
-    async with wire(sdk) as client:
-        receiver, sender = await client.receiver(path), await client.sender(other, via=queue)
-        (message,) = await receiver.receive(1, 10.0)
-        async with await client.transaction(queue) as transaction:
-            await receiver.complete(message, transaction=transaction)
-            await sender.send(make(b"a"), transaction=transaction)
-    assert await transfer_count(sdk, queue) == (0, 0)
-    assert [str(message) for message in await sdk.receive(other, 1)] == ["a"]
-
-
 async def test_it_takes_no_messages_of_clients_and_none_of_a_destination_that_is_gone(sdk: Sdk) -> None:
     queue, other = await sdk.queue(), await sdk.queue()
     async with wire(sdk) as client:
@@ -138,25 +119,3 @@ async def test_its_receivers_go_with_its_owner(sdk: Sdk) -> None:
         assert await soon(lambda: not receiver.is_open)
         with pytest.raises(NotFound):
             await client.receiver(f"{queue}/$Transfer/$DeadLetterQueue")
-
-
-async def test_a_subscription_has_one_that_stays_empty(sdk: Sdk) -> None:
-    """What is settled on a subscription goes through its topic, whose transfer dead-letter queue it is then."""
-    topic, queue = await sdk.topic("all"), await sdk.queue()
-    await sdk.publish(topic, ServiceBusMessage("news"))
-    await set_status(sdk, queue, "SendDisabled")
-    path = f"{topic}/Subscriptions/all"
-    async with wire(sdk) as client:
-        receiver, sender = await client.receiver(path), await client.sender(queue, via=topic)
-        messages = await receiver.receive(1, 10.0)
-        async with await client.transaction(topic) as transaction:
-            await receiver.complete(messages, transaction=transaction)
-            await sender.send(make(b"a"), transaction=transaction)
-    async with sdk.admin() as admin:
-        runtime = await admin.get_subscription_runtime_properties(topic, "all")
-        assert (runtime.transfer_dead_letter_message_count, runtime.total_message_count) == (0, 0)
-    async with sdk.client() as client:
-        async with client.get_subscription_receiver(topic, "all", **TRANSFER) as receiver:
-            assert await receiver.peek_messages(1) == []
-        async with client.get_queue_receiver(topic, **TRANSFER) as receiver:
-            assert [str(message) for message in await received(receiver, 1)] == ["a"]
