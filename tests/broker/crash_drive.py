@@ -9,17 +9,15 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from pairbus.broker.control.control_socket import request
-from pairbus.journal import Journal, Record
 from tests.simulation.history import History, Totals
 from tests.waiting import until
 
@@ -192,20 +190,3 @@ class Drive:
         self.broker.kill()
         self.history.killed()
         return 1
-
-
-def rewrite_journal(data: Path, copy: Path, tamper: Callable[[list[Record]], list[tuple[int, bytes]]]) -> None:
-    """Another data folder, whose journal says what `tamper` makes of the first one's."""
-    shutil.copytree(data, copy, ignore=shutil.ignore_patterns("*.sock"))
-    folder = copy / "contoso" / "journal"
-    source = Journal.open(folder)
-    written = tamper(list(source.replay()))
-    source.close()
-    shutil.rmtree(folder)
-    target = Journal.open(folder)
-    assert list(target.replay()) == []
-    target.start(lambda call: call(), thread=False)
-    for kind, payload in written:
-        target.append(kind, payload)
-    target.turn()
-    target.close()

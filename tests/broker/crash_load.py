@@ -3,7 +3,7 @@
 Every worker writes into the `History` what it is about to do and what came of it, notices an outage by its own errors
 and goes on by itself when the broker is back. No client retries: one call, one attempt. Only the driver knows when the
 broker is killed; it may hold the workers at a gate, to look at the broker while nothing is under way. What the workers
-do is in crash_traffic.py and crash_features.py.
+do is in crash_traffic.py and crash_transactions.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from azure.core.pipeline.transport import RequestsTransport
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageState
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
-from azure.servicebus.management import FalseRuleFilter, ServiceBusAdministrationClient, TrueRuleFilter
+from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.amqp.message import (
     Properties,
@@ -41,10 +41,8 @@ from tests.simulation.history import (
     ACTIVE,
     CONFIRMED,
     DEAD,
-    DEFERRED,
     GONE,
     REFUSED,
-    SCHEDULED,
     UNKNOWN,
     History,
     Inventory,
@@ -53,19 +51,14 @@ from tests.simulation.history import (
 
 DESCRIPTION: Final = "said by the crash load"
 PING: Final = "application/vnd.ms-servicebus-ping"
-SESSIONS: Final = [f"s{number}" for number in range(5)]
 OUTAGE_S: Final = 0.05
-#: What forwards, in the order of the way.
-FORWARDING: Final = ("entry", "hub/Subscriptions/end", "arrived/$DeadLetterQueue")
 _DEPTH_MAX: Final = 400
 _BATCH_BYTES_MAX: Final = 200_000
 _WIRE_OPTIONS: Final[dict[str, Any]] = {"timeout": 10.0, "backoff": lambda: itertools.repeat(0.03)}
-_STATES: Final = {0: ACTIVE, 1: DEFERRED, 2: SCHEDULED}
 _SDK_VERBS: Final = {
-    GONE: "complete_message", ABANDON: "abandon_message", DEFERRED: "defer_message", DEAD: "dead_letter_message",
+    GONE: "complete_message", ABANDON: "abandon_message", DEAD: "dead_letter_message",
 }  # fmt: skip
-_WIRE_VERBS: Final = {GONE: "complete", ABANDON: "abandon", DEFERRED: "defer", DEAD: "dead_letter"}
-Key = tuple[str, ...]
+_WIRE_VERBS: Final = {GONE: "complete", ABANDON: "abandon", DEAD: "dead_letter"}
 Workers = tuple[dict[str, Callable[["Worker"], None]], dict[str, Callable[["Worker"], Any]]]
 
 
@@ -300,18 +293,6 @@ class Worker:
     def reason_for(self, to: str) -> str | None:
         return f"reason {self.rng.randrange(5)}" if to == DEAD else None
 
-    @contextlib.contextmanager
-    def writing(self, values: dict[Key, Any]) -> Iterator[None]:
-        tickets = [self.history.write(key, value) for key, value in values.items()]
-
-        def done(outcome: str) -> None:
-            self.successes += outcome == CONFIRMED
-            for ticket in tickets:
-                self.history.written(ticket, outcome)
-
-        with outcome_for(done):
-            yield
-
 
 def outcome_of(error: WireError) -> str:
     """Return the wire client's word: not unknown means that it has not happened."""
@@ -365,13 +346,6 @@ def sync_wire_client(worker: Worker) -> contextlib.closing[SyncWireClient]:
     return contextlib.closing(SyncWireClient.from_connection_string(worker.connection_string, **_WIRE_OPTIONS))
 
 
-def sdk_receiver(client: Any, home: str, **options: Any) -> Any:
-    topic, _, subscription = home.partition("/")
-    if subscription:
-        return client.get_subscription_receiver(topic, subscription, **options)
-    return client.get_queue_receiver(home, **options)
-
-
 def path_of(home: str, is_dead: bool = False) -> str:
     return home.replace("/", "/Subscriptions/") + "/$DeadLetterQueue" * is_dead
 
@@ -404,22 +378,12 @@ def split_of(payload: bytes) -> ReceivedMessage:
 
 def look_at(home: str, is_dead: bool, payload: bytes) -> Look:
     """Of what the wire client peeked."""
-    message = split_of(payload)
-    state = _STATES[message.annotations.get("x-opt-message-state", 0)]
-    if is_dead:
-        state = DEAD if state == ACTIVE else f"{state} among the dead letters"
-    return _look_wire(home, message, state)
+    return look_wire(home, split_of(payload), DEAD if is_dead else ACTIVE)
 
 
 def look_wire(home: str, message: ReceivedMessage, state: str = ACTIVE) -> Look:
-    """Of what a receiver of the wire client got, which is never deferred. Unlike a peek, a delivery says of a message
-    that had been scheduled that it is."""
-    was_scheduled = message.annotations.get("x-opt-scheduled-enqueue-time") is not None
-    assert _STATES[message.annotations.get("x-opt-message-state", 0)] == (SCHEDULED if was_scheduled else ACTIVE)
-    return _look_wire(home, message, state)
-
-
-def _look_wire(home: str, message: ReceivedMessage, state: str) -> Look:
+    """Of what a receiver of the wire client got."""
+    assert message.annotations.get("x-opt-message-state", 0) == 0
     payload, sections = message.payload, message.sections
     properties = read_properties(payload, sections)
     id = str(properties.message_id)
@@ -433,9 +397,7 @@ def _look_wire(home: str, message: ReceivedMessage, state: str) -> Look:
 
 def look_sdk(home: str, message: Any, state: str = ACTIVE) -> Look:
     """Of what the SDK received."""
-    was_scheduled = message.scheduled_enqueue_time_utc is not None
-    delivered = ServiceBusMessageState.SCHEDULED if was_scheduled else ServiceBusMessageState.ACTIVE
-    assert message.state == (ServiceBusMessageState.DEFERRED if state == DEFERRED else delivered)
+    assert message.state == ServiceBusMessageState.ACTIVE
     id, is_dead = message.message_id, state == DEAD
     return Look(
         home, id, state, message.sequence_number, time.time(), message.delivery_count,
@@ -447,76 +409,20 @@ def look_sdk(home: str, message: Any, state: str = ACTIVE) -> Look:
 # -- all that the broker has
 
 
-def list_registers(admin: ServiceBusAdministrationClient) -> dict[Key, Any]:
-    registers: dict[Key, Any] = {}
-    for queue in admin.list_queues():
-        registers["queue", queue.name] = queue.user_metadata or ""
-    for topic in admin.list_topics():
-        registers["topic", topic.name] = topic.user_metadata or ""
-        for subscription in admin.list_subscriptions(topic.name):
-            home = f"{topic.name}/{subscription.name}"
-            registers["subscription", home] = subscription.user_metadata or ""
-            for rule in admin.list_rules(topic.name, subscription.name):
-                registers["rule", home, rule.name] = _words_of(rule.filter)
-    return registers
-
-
-def _words_of(filter: Any) -> str:
-    named = {TrueRuleFilter: "true", FalseRuleFilter: "false"}
-    return named.get(type(filter)) or f"colour {filter.properties['colour']}"
-
-
 async def take_inventory(connection_string: str, ca_file: str) -> Inventory:
     """Only meaningful while nobody else is at the broker."""
     with admin_client(connection_string, ca_file) as admin:
-        registers = await asyncio.to_thread(list_registers, admin)
-    sessions = SESSIONS if ("queue", "sessions") in registers else []
+        homes = await asyncio.to_thread(list_homes, admin)
     async with WireClient.from_connection_string(connection_string, timeout=60.0) as client:
-        if ("queue", "due") in registers:
-            await _catch_up(client)
-            await _end_forwarding(client)
         begun = time.time()
-        homes = [key[1] for key in registers if key[0] in ("queue", "subscription")]
-        looks, *states = await asyncio.gather(
-            _peek_all(client, homes), *(_session_state(connection_string, session) for session in sessions)
-        )
-        looks = await without_overtaken(client, looks)
-    named = {("state", session): state for session, state in zip(sessions, states, strict=True)}
-    return Inventory(begun, looks, registers | named)
+        return Inventory(begun, await _peek_all(client, homes), {("home", home): "" for home in homes})
 
 
-async def _catch_up(client: WireClient) -> None:
-    """Until what fell due while the broker was down is active: that is begun at the start, but on a slow disk it takes
-    longer than our first look does. A ping is on the disk after all that was begun before it; the second one is for
-    what compaction met on the way, which is written twice."""
-    sender = await client.sender("due")
-    for _ in range(2):
-        await sender.send(payload_of("ping", content_type=PING))
-
-
-async def _end_forwarding(client: WireClient) -> None:
-    """Until everything has gone the whole of its way: what is to be found is at the end of it, once."""
-    sender = await client.sender(FORWARDING[0])
-    for path in FORWARDING:
-        for _ in range(1000):
-            if not await client.peek(path, 1, 1):
-                break
-            await sender.send(payload_of("ping", content_type=PING))
-        else:
-            raise AssertionError(f"'{path}' forwards no more")
-
-
-async def _session_state(connection_string: str, session: str) -> str | None:
-    """Also proof that nothing holds a session after a restart."""
-    async with (
-        AsyncServiceBusClient.from_connection_string(connection_string, retry_total=0) as client,
-        client.get_queue_receiver("sessions", session_id=session) as receiver,
-    ):
-        return text_of(await receiver.session.get_state())
-
-
-def text_of(state: Any) -> str | None:
-    return None if state is None else bytes(state).decode()
+def list_homes(admin: ServiceBusAdministrationClient) -> list[str]:
+    topics = [topic.name for topic in admin.list_topics()]
+    return [queue.name for queue in admin.list_queues()] + [
+        f"{topic}/{subscription.name}" for topic in topics for subscription in admin.list_subscriptions(topic)
+    ]
 
 
 async def _peek_all(client: WireClient, homes: list[str]) -> list[Look]:
@@ -527,17 +433,3 @@ async def _peek_all(client: WireClient, homes: list[str]) -> list[Look]:
             looks += [look_at(home, is_dead, payload) for payload in found]
             start = looks[-1].sequence + 1
     return looks
-
-
-async def without_overtaken(client: WireClient, looks: list[Look]) -> list[Look]:
-    """A message whose time comes between two looks gets a new number, and is seen with both. Where it was seen first it
-    is no longer, which is looked up: a second copy would stay."""
-    active = {(look.home, look.id): look.sequence for look in looks if look.state == ACTIVE}
-    kept = []
-    for look in looks:
-        if look.state == SCHEDULED and active.get((look.home, look.id), 0) > look.sequence:
-            again = await client.peek(path_of(look.home), look.sequence, 1)
-            if not any(look_at(look.home, False, payload).sequence == look.sequence for payload in again):
-                continue
-        kept.append(look)
-    return kept

@@ -6,7 +6,6 @@ orders    SDK sync: singles and lists           SDK sync: complete, abandon, dea
 events    SDK async: singles; wire: pings       SDK async and wire: receive-and-delete
 bulk      wire: pipelined singles, batches      wire: settled in ranges on the link and by token over $management
 archive   wire sync: single, pipelined          nobody
-changing  wire sync                             nobody: it is created, filled and deleted (crash_features.py)
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from tests.simulation.checker import Checker
 from tests.simulation.history import ABANDON, CONFIRMED, DEAD, GONE, REFUSED, TAKEN, UNKNOWN, History, Look
 
 from .broker_process import SMALL_SEGMENTS
-from .crash_features import come_and_go, receive_at
 from .crash_load import (
     DESCRIPTION,
     PING,
@@ -56,7 +54,7 @@ def create_queues(connection_string: str, ca_file: str, history: History) -> Non
     with admin_client(connection_string, ca_file) as admin:
         for name in ("orders", "events", "bulk", "archive"):
             admin.create_queue(name, max_delivery_count=MAX_DELIVERY_COUNT, lock_duration=LOCK)
-            history.written(history.write(("queue", name), ""), CONFIRMED)
+            history.written(history.write(("home", name), ""), CONFIRMED)
 
 
 # -- the official SDK
@@ -82,6 +80,16 @@ def receive_orders(worker: Worker) -> None:
                 to = worker.rng.choice(_ACTIONS)
                 with worker.settling(look, to) as reason:
                     settle_by_sdk(receiver, message, to, reason)
+
+
+async def receive_dead_orders(worker: Worker) -> None:
+    dead = ServiceBusSubQueue.DEAD_LETTER
+    async with async_sdk_client(worker) as client, client.get_queue_receiver("orders", sub_queue=dead) as receiver:
+        while await worker.proceed_async():
+            for message in await receiver.receive_messages(20, max_wait_time=0.2):
+                to = worker.rng.choice((GONE, GONE, ABANDON))
+                with worker.settling(worker.saw(look_sdk("orders", message, DEAD)), to) as reason:
+                    await settle_by_sdk(receiver, message, to, reason)
 
 
 async def send_batches(worker: Worker) -> None:
@@ -237,12 +245,11 @@ def workers() -> Workers:
         "sdk-sync-send": send_orders,
         "sdk-sync-receive": receive_orders,
         "wire-sync-send": send_archive,
-        "queues": come_and_go,
     }, {
         "sdk-async-batches": send_batches,
         "sdk-async-send": send_events,
         "sdk-async-take": take_events,
-        "sdk-async-dead": receive_at("orders", GONE, GONE, ABANDON, sub_queue=ServiceBusSubQueue.DEAD_LETTER),
+        "sdk-async-dead": receive_dead_orders,
         "wire-send": send_bulk,
         "wire-receive": receive_bulk,
         "wire-take": take_events_by_wire,

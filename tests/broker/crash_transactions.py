@@ -11,6 +11,7 @@ Whatever is killed when: every message is in exactly one place. One that is in t
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
@@ -22,7 +23,6 @@ from tests.message_view import View
 from tests.simulation.checker import Checker
 from tests.simulation.history import CONFIRMED, History, Inventory
 
-from .crash_features import LOCK
 from .crash_load import (
     Proof,
     Worker,
@@ -34,6 +34,7 @@ from .crash_load import (
 )
 from .crash_traffic import SMALL_SEGMENTS
 
+LOCK: Final = datetime.timedelta(seconds=10)
 COUNT: Final = 80
 IDS: Final = frozenset(f"carried-{number}" for number in range(COUNT))
 

@@ -1,4 +1,4 @@
-"""The crash proofs and the attacks on the live port again, for as long as SOAK_MINUTES says, a third of it each."""
+"""The crash proofs and the attacks on the live port again, for as long as SOAK_MINUTES says, half of it each."""
 
 from __future__ import annotations
 
@@ -11,23 +11,16 @@ import pytest
 
 from .attacks import crowd, shuffled
 from .crash_drive import UNTIDY_SDK, Drive, new_seed
-from .crash_features import FEATURES
 from .crash_transactions import TRANSACTIONS
 from .siege import Siege
 
 pytestmark = [*UNTIDY_SDK, pytest.mark.soak, pytest.mark.timeout(0)]
 
-SECONDS = float(os.environ.get("SOAK_MINUTES") or 10) * 60 / 3
+SECONDS = float(os.environ.get("SOAK_MINUTES") or 10) * 60 / 2
 
 
 def test_killed_under_load_for_long(tmp_path: Path) -> None:
     drive = Drive(tmp_path / "data", new_seed())
-    drive.run(kills=30, seconds=SECONDS)
-    assert drive.totals.kills >= 30
-
-
-def test_killed_for_long_while_everything_is_used(tmp_path: Path) -> None:
-    drive = Drive(tmp_path / "data", new_seed(), FEATURES)
     drive.run(kills=30, seconds=SECONDS)
     assert drive.totals.kills >= 30
 
