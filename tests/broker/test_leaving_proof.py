@@ -318,7 +318,7 @@ ways = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(
     asked=links,
     leaving=ways,

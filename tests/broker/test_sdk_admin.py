@@ -24,27 +24,6 @@ pytestmark = UNTIDY_SDK
 REFUSED = (ServiceBusAuthorizationError, ServiceBusAuthenticationError, ClientAuthenticationError)
 
 
-async def test_a_queue_may_be_all_that_was_built(sdk: Sdk) -> None:
-    name = fresh("queue")
-    async with sdk.admin() as admin:
-        await admin.create_queue(
-            name, requires_session=True, requires_duplicate_detection=True, auto_delete_on_idle="PT10M",
-            duplicate_detection_history_time_window="PT12M", default_message_time_to_live=timedelta(minutes=11),
-            dead_lettering_on_message_expiration=True, enable_partitioning=False,
-        )  # fmt: skip
-        got = await admin.get_queue(name)
-        assert got.requires_session and got.requires_duplicate_detection and got.dead_lettering_on_message_expiration
-        assert got.auto_delete_on_idle == timedelta(minutes=10)
-        assert got.duplicate_detection_history_time_window == timedelta(minutes=12)
-        for status in ("SendDisabled", "ReceiveDisabled", "Disabled", "Active"):
-            await admin.update_queue(got, status=status)
-            assert (await admin.get_queue(name)).status == status
-        await admin.delete_queue(name)
-        await admin.create_queue(name, enable_partitioning=True)
-        assert (await admin.get_queue(name)).enable_partitioning
-        await admin.delete_queue(name)
-
-
 async def test_counts_are_live(sdk: Sdk) -> None:
     topic = fresh("topic")
     async with sdk.admin() as admin:
@@ -78,9 +57,9 @@ async def test_many_at_once(sdk: Sdk) -> None:
     topic = fresh("topic")
     async with sdk.admin() as admin:
         await admin.create_topic(topic)
-        names = [f"s{number:03d}" for number in range(120)]
-        for start in range(0, len(names), 20):
-            await asyncio.gather(*(admin.create_subscription(topic, name) for name in names[start : start + 20]))
+        names = [f"s{number:03d}" for number in range(30)]
+        for start in range(0, len(names), 10):
+            await asyncio.gather(*(admin.create_subscription(topic, name) for name in names[start : start + 10]))
         assert [each.name for each in await admin.collect("list_subscriptions", topic)] == names
         results = await asyncio.gather(
             *(admin.create_rule(topic, "s000", "same") for _ in range(5)), return_exceptions=True
@@ -162,7 +141,7 @@ async def add_rule(broker: Broker, **fields: Any) -> dict[str, Any]:
     return await asyncio.to_thread(request, broker.data, message)
 
 
-@pytest.mark.parametrize("rights", [{"Send"}, {"Listen"}, {"Manage", "Send", "Listen"}])
+@pytest.mark.parametrize("rights", [{"Send"}, {"Manage", "Send", "Listen"}])
 async def test_a_key_of_a_queue_opens_that_queue(sdk: Sdk, broker: Broker, rights: set[str]) -> None:
     name, other = fresh("queue"), fresh("queue")
     below = f"{name}/below"
@@ -197,7 +176,7 @@ async def test_a_key_of_a_queue_opens_that_queue(sdk: Sdk, broker: Broker, right
     ) == [set(), rights - {"Manage"}]
 
 
-@pytest.mark.parametrize("rights", [{"Send"}, {"Listen"}, {"Manage", "Send", "Listen"}])
+@pytest.mark.parametrize("rights", [{"Send"}, {"Manage", "Send", "Listen"}])
 async def test_a_key_of_the_namespace_opens_all_of_it(sdk: Sdk, queue: str, broker: Broker, rights: set[str]) -> None:
     name = fresh("key")
     answer = await add_rule(broker, name=name, rights=sorted(rights))
