@@ -1,5 +1,6 @@
 """With PAIRBUS_REQUIRE=all, as in CI, a test that is skipped because something is missing has failed. No Hypothesis
-example has a time limit of its own: two busy cores are no bug. A process whose test outlasts its time-out is ended."""
+example has a time limit of its own: two busy cores are no bug; and every run draws the same ones. A process whose test
+outlasts its time-out is ended."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile(
+    "house", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
 settings.load_profile("house")
 
 # `requests` looks for proxies by going through the environment, which fails on any thread while pytest removes
