@@ -21,9 +21,6 @@ from .bystander import QUEUES, Bystander
 from .crash_load import admin_client
 
 RSS_BYTES_MAX: Final = 300 << 20
-#: The longest that one round of the bystander (send, receive, complete) may take, without the time that a busy machine
-#: kept it or the broker from running.
-ROUND_S_MAX: Final = 5.0
 #: How many rounds each of the bystander's clients must finish in the course of an attack.
 ROUNDS_MIN: Final = 3
 ATTACK_S_MAX: Final = 30.0
@@ -53,7 +50,7 @@ class Siege:
                     admin.create_queue(name)
             self.target = Target(broker.connection_string, broker.ca_file)
             await self._fill()
-            self._bystander = Bystander(broker.connection_string, broker.pid)
+            self._bystander = Bystander(broker.connection_string)
         except BaseException:
             broker.kill()
             raise
@@ -142,4 +139,3 @@ class Siege:
         for name, report in reports.items():
             assert report["errors"] == [], name
             assert report["rounds"] >= ROUNDS_MIN, (name, report)
-            assert report["longest_with_cpu_s"] < ROUND_S_MAX, (name, report)
