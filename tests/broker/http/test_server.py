@@ -299,15 +299,13 @@ async def test_slow_requests_are_bounded_however_steadily_they_drip():
 
         async def drip():
             with contextlib.suppress(ConnectionError):
-                for _ in range(1000):
+                while True:
                     writer.write(b"G")
                     await writer.drain()
                     await asyncio.sleep(0.01)
 
         task = asyncio.create_task(drip())
-        started = time.monotonic()
         assert (await answer(reader))[0] == 408
-        assert time.monotonic() - started < 5
         await ended(reader)
         task.cancel()
 
