@@ -23,9 +23,8 @@ from tests.untidy_sdk import swept as swept
 
 from .attack_words import Target
 from .attacks import ATTACKS, crowd, never_reads, shuffled
-from .crash_drive import SEED
 from .sdk import Sdk
-from .siege import Siege
+from .siege import SEED, Siege
 
 pytestmark = UNTIDY_SDK
 
