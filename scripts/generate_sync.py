@@ -1,11 +1,13 @@
-"""Generates the sync clients, and their tests, from the async ones: `python scripts/generate_sync.py`.
+"""Generates the sync clients from the async ones: `python scripts/generate_sync.py`.
 
-The table below turns the words of asyncio into their equivalents for threads; everything that differs by more than a
+Their tests are generated from the async tests whenever tests are collected (`write_tests`); they are not committed. The
+table below turns the words of asyncio into their equivalents for threads; everything that differs by more than a
 word is written by hand, under the same names, in `concurrency.py` of both packages (for the tests in `background.py`).
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +15,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = [
-    *(f"src/pairbus/aio/{name}.py" for name in ("client", "provisioning", "receiver", "sender", "syphon", "warm_link")),
+    f"src/pairbus/aio/{name}.py" for name in ("client", "provisioning", "receiver", "sender", "syphon", "warm_link")
+]
+TESTS = [
     "tests/aio/stage.py",
     *(f"tests/aio/test_{name}.py" for name in ("answers_proof", "client", "guarded_sender", "health_monitor")),
     *(f"tests/aio/test_{name}.py" for name in ("provisioning", "receiver", "sender", "warm_link")),
@@ -35,13 +39,17 @@ WORDS = [
 ]
 
 
-def generate(source: str) -> str:
-    """Return the text of the sync file that corresponds to this async one."""
+def translate(source: str) -> str:
+    """Return the text of the sync file that corresponds to this async one, not formatted."""
     text = (ROOT / source).read_text()
     for pattern, replacement in WORDS:
         text = re.sub(pattern, replacement, text)
-    text = _without_awaitables(text)
-    text = f"# Generated from {source} by scripts/generate_sync.py; do not edit.\n{text}"
+    return f"# Generated from {source} by scripts/generate_sync.py; do not edit.\n{_without_awaitables(text)}"
+
+
+def generate(source: str) -> str:
+    """Return the text of the sync file that corresponds to this async one, in the house's format."""
+    text = translate(source)
     for command in (
         ["check", "--fix-only", "--unsafe-fixes", "--quiet", "--select", "C416,F401,I,UP028"],
         ["format", "--quiet"],
@@ -51,8 +59,25 @@ def generate(source: str) -> str:
     return text
 
 
+def write_tests() -> None:
+    """Write the generated tests that are missing or out of date, and remove those whose source is gone.
+
+    Several processes may do so at once: what one reads is always a whole file.
+    """
+    wanted = {target_of(source) for source in TESTS}
+    for path in set(target_of("tests/aio").glob("*.py")) - wanted:
+        if path.read_text().startswith("# Generated from "):
+            path.unlink(missing_ok=True)
+    for source in TESTS:
+        target, text = target_of(source), translate(source)
+        if not target.exists() or target.read_text() != text:
+            partial = target.with_suffix(f".{os.getpid()}.partial")
+            partial.write_text(text)
+            partial.replace(target)
+
+
 def target_of(source: str) -> Path:
-    return ROOT / source.replace("/aio/", "/sync/")
+    return ROOT / source.replace("/aio", "/sync")
 
 
 def _without_awaitables(text: str) -> str:

@@ -1,6 +1,6 @@
 """With PAIRBUS_REQUIRE=all, as in CI, a test that is skipped because something is missing has failed. No Hypothesis
 example has a time limit of its own: two busy cores are no bug; and every run draws the same ones. A process whose test
-outlasts its time-out is ended."""
+outlasts its time-out is ended. The sync clients' tests are generated from the async ones before any are collected."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
+from scripts.generate_sync import write_tests
+
+write_tests()  # here, since the conftest.py of tests/sync imports one of them before any hook is called
 
 settings.register_profile(
     "house", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
