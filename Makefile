@@ -9,12 +9,14 @@ DRILL_ARGS ?=
 SITE ?= site
 SEEDS ?= 500
 SEED ?=
+FOLDER ?=
 
-.PHONY: help setup demo test lint format test-slow simulate soak bench count sdk-suite spark-matrix docs requirements clean
+.PHONY: help setup demo test lint format check test-slow simulate soak bench count sdk-suite spark-matrix docs requirements clean
 
 help:
 	@echo "make demo       an outage rehearsed, offline: pairbus drill, DRILL_ARGS=\"--fault kill\" for another"
 	@echo "make test       lint, types, the test suite"
+	@echo "make check      the tests of one folder of src/pairbus: FOLDER=pairing, FOLDER=broker/model"
 	@echo "make test-slow  the slower proofs that CI runs too"
 	@echo "make simulate   the real broker in simulated worlds: SEEDS=$(SEEDS) of them, or SEED=n to replay one"
 	@echo "make soak       long fault runs, SOAK_MINUTES=$(SOAK_MINUTES)"
@@ -50,6 +52,11 @@ lint: setup
 # of them, with its broker (tests/conftest.py).
 test: lint
 	$(BIN)/python -m pytest -m "not slow and not soak" -n 6 --dist loadfile --max-worker-restart 1 $(PYTEST_ARGS)
+
+check: setup
+	@test -d "tests/$(FOLDER)" -a -n "$(FOLDER)" || \
+	  { echo "which folder of src/pairbus? make check FOLDER=pairing, or FOLDER=broker/model" >&2; exit 1; }
+	$(BIN)/python -m pytest -m "not slow and not soak" -n 4 --dist loadfile --max-worker-restart 1 $(PYTEST_ARGS) tests/$(FOLDER)
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile --max-worker-restart 1 $(PYTEST_ARGS)
