@@ -14,10 +14,12 @@ from typing import Any
 from azure.servicebus import TransportType
 
 from pairbus.broker.server import NamespaceServer
+from pairbus.wire.sync import WireClient
 
 from ..cpu_wait import CpuWait
+from ..message_view import View
 
-LATE_S = 0.1  # how late the end of a time-out may be noticed
+LATE_S = 2.0  # how late a busy machine may notice the end of a time-out; what hangs would take far longer
 TRANSPORTS = ["plain", "tls", "websocket"]
 
 
@@ -34,6 +36,12 @@ def sdk_client(kind: Any, transport: str, server: NamespaceServer, port: int = 0
         transport_type=over,
         **options,
     )
+
+
+def bodies(server: NamespaceServer, queue: str) -> list[str]:
+    """The bodies of all messages in the queue, which stay there."""
+    with WireClient.from_connection_string(server.connection_string) as client:
+        return [b"".join(data for _, data in View(each).body).decode() for each in client.peek(queue, count=1000)]
 
 
 @contextlib.contextmanager
