@@ -30,7 +30,7 @@ async def test_p13_an_opening_goes_on_after_its_caller_was_cancelled(rig: Rig) -
             await asyncio.wait_for(sender.open(5, 5), 0.2)
     await sender.send(hello(), 10)
     assert network.accepted == 1
-    assert await rig.drain() == ["hello"]
+    assert rig.arrived() == ["hello"]
 
 
 async def test_p19_a_call_that_comes_just_when_another_may_begin_has_a_deadline_too(rig: Rig) -> None:
@@ -80,7 +80,7 @@ async def test_p7_a_cancelled_send_throws_the_sender_away_and_the_next_one_works
     task = asyncio.create_task(sender.send(hello(), 20))
     await rig.hangs(sender, proxy)
     task.cancel()
-    with takes(0.0, 0.1), pytest.raises(asyncio.CancelledError):
+    with takes(0.0, LATE_S), pytest.raises(asyncio.CancelledError):
         await task
     assert sender._guarded is None
     proxy.speak_again()

@@ -23,7 +23,7 @@ from pairbus.pairing.routing.patience import PrimaryTerms
 from pairbus.pairing.routing.verdicts import DEFAULT, Verdict
 from pairbus.testing import fault
 
-from ..pairing.sdk_rig import LATE_S, TRANSPORTS, bodies, dropped_syns, sdk_client, takes, unused_port
+from ..pairing.sdk_rig import LATE_S, TRANSPORTS, dropped_syns, in_queue, sdk_client, takes, unused_port
 from ..pairing.silent_proxy import SilentProxy
 from .background import Background, Event, Leftovers, on_a_thread, wait_until
 
@@ -89,7 +89,7 @@ class Rig:
 
     def arrived(self) -> list[str]:
         """The bodies of all messages in the queue."""
-        return bodies(self.server, self.queue)
+        return in_queue(self.server, self.queue)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 from unittest import mock
 
 import pytest
@@ -255,10 +254,9 @@ async def test_p22_a_caller_who_gives_up_leaves_everything_in_order(world: World
                 sending = asyncio.create_task(sender.send_messages(world.message()))
                 await world.until_unanswered()
                 sending.cancel()
-                begun = time.monotonic()
-                with pytest.raises(asyncio.CancelledError):
-                    await sending
-                assert time.monotonic() - begun < 1
+                async with asyncio.timeout(3):
+                    with pytest.raises(asyncio.CancelledError):
+                        await sending
                 assert pair.state(queue) == "HEALTHY", "nobody knows how it would have ended"
         # the sender under it was thrown away: the next send opens another
         for _ in range(2):

@@ -38,7 +38,7 @@ def sdk_client(kind: Any, transport: str, server: NamespaceServer, port: int = 0
     )
 
 
-def bodies(server: NamespaceServer, queue: str) -> list[str]:
+def in_queue(server: NamespaceServer, queue: str) -> list[str]:
     """The bodies of all messages in the queue, which stay there."""
     with WireClient.from_connection_string(server.connection_string) as client:
         return [b"".join(data for _, data in View(each).body).decode() for each in client.peek(queue, count=1000)]

@@ -196,10 +196,8 @@ def test_the_watchdog_watches_in_the_child_too(
             sender.send(ServiceBusMessage("child"), 5)
             child_has_sent.set()
             assert proxy_is_silent.wait(10)
-            began = time.monotonic()
-            with pytest.raises(OperationTimeoutError):
+            with pytest.raises(OperationTimeoutError):  # without a watchdog it would hang
                 sender.send(ServiceBusMessage("lost"), 0.3)
-            assert time.monotonic() - began < 0.45
             assert "pairbus-watchdog" in [each.name for each in threading.enumerate()]
 
         context = multiprocessing.get_context("fork")

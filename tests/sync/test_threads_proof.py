@@ -201,7 +201,7 @@ def test_a_sender_that_was_shut_in_the_moment_of_its_answer_is_not_used_again(
     sender.send(hello(), 5)
     assert sender._guarded is None
     sender.send(hello(), 5)
-    assert rig.drain() == ["hello"] * 3
+    assert rig.arrived() == ["hello"] * 3
 
 
 def test_an_interrupted_wait_throws_the_sender_away(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,4 +245,4 @@ def test_p7_a_signal_while_an_opening_begins_leaves_a_sender_that_works(
     assert wait_until(lambda: proxy.closed_by_client == proxy.accepted), "nothing stays open that nobody knows"
     assert (comes == "before it begins") == (proxy.accepted == 0)
     sender.send(hello(), 5)
-    assert rig.drain() == ["hello"]
+    assert rig.arrived() == ["hello"]

@@ -18,6 +18,7 @@ from azure.servicebus import exceptions
 from pairbus.pairing.sdk import LinkLost
 from pairbus.sync.watchdog import NEVER, WATCHDOG, Guard, let_go, sockets_of
 
+from ..pairing.sdk_rig import LATE_S
 from .background import wait_until
 
 
@@ -81,7 +82,7 @@ def test_p19_a_blocked_read_ends_at_its_deadline(guard: Guard, sender: StandIn, 
     began = time.monotonic()
     guard.arm(began + wait_s)
     assert sender.near.recv(1) == b""
-    assert wait_s - 0.001 <= time.monotonic() - began < wait_s + 0.05
+    assert wait_s - 0.001 <= time.monotonic() - began < wait_s + LATE_S
     assert guard.disarm()
 
 
@@ -93,7 +94,7 @@ def test_p19_an_earlier_deadline_is_not_overslept(guard: Guard, sender: StandIn)
     began = time.monotonic()
     guard.arm(began + 0.1)
     assert sender.near.recv(1) == b""
-    assert time.monotonic() - began < 0.15
+    assert time.monotonic() - began < 0.1 + LATE_S
     assert not late.disarm()
     other.close_sockets()
 
@@ -266,7 +267,7 @@ def test_a_handshake_that_hangs_can_be_shut() -> None:
     guard.arm(began + 0.1)
     with pytest.raises(OSError):
         sender._config.ssl_context.wrap_socket(sender.near, server_hostname="localhost")
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < 0.1 + LATE_S
     assert guard.disarm()
     sender.far.close()
 

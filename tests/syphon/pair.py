@@ -114,12 +114,12 @@ class Pair:
             engine.stop()
             await task
 
-    async def arrived(self, entity: str, count: int = 1000, wait_s: float = 0.5) -> list[bytes]:
+    async def arrived(self, entity: str) -> list[bytes]:
         """Taken away from the primary."""
         receiver = await self.east_client.receiver(entity, mode="delete")
         found: list[bytes] = []
-        while messages := await receiver.receive(count, wait_s):
-            found += [message.payload for message in messages]
+        while await self.east_client.peek(entity, count=1):
+            found += [message.payload for message in await receiver.receive(1000, 5.0)]
         await receiver.close()
         return found
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -222,9 +221,8 @@ async def test_p44_between_restarts_there_is_nothing_to_wait_for(
     monkeypatch.setattr(hosting, "RESTART_S_FIRST", 60.0)
     syphon = await host(pair, told, (0,))
     await soon(lambda: told.of(SyphonStopped))
-    begun = time.monotonic()
-    await syphon.stop()
-    assert time.monotonic() - begun < 1.0
+    async with asyncio.timeout(30):
+        await syphon.stop()
 
 
 @pytest.mark.parametrize("kind", ["in-process", "spark"])
