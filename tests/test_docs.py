@@ -12,6 +12,7 @@ import sys
 import threading
 import tomllib
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -276,10 +277,27 @@ def play(document: str, folder: Path, *, slow: bool) -> None:
                 printed = None
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("document", [name for name in DOCUMENTS if any("slow" not in b.words for b in runs(name))])
-def test_the_blocks_do_what_the_document_says(document: str, tmp_path: Path) -> None:
-    play(document, tmp_path, slow=False)
+PLAYED = [name for name in DOCUMENTS if any("slow" not in block.words for block in runs(name))]
+
+
+@pytest.fixture(scope="module")
+def plays(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[None]]]:
+    """The documents whose tests were selected; three at once, since their programs wait most of their time."""
+    asked = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    with ThreadPoolExecutor(3) as pool:
+        yield {
+            document: pool.submit(play, document, tmp_path_factory.mktemp("document"), slow=False)
+            for document in PLAYED
+            if {"played": document} in asked
+        }
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("played", PLAYED)
+def test_the_blocks_do_what_the_document_says(plays: dict[str, Future[None]], played: str) -> None:
+    plays[played].result()
 
 
 #: What happens to the message of README's first lines when the primary is away.

@@ -63,7 +63,11 @@ async def test_p13_where_both_namespaces_only_refused_the_error_says_that_nothin
             assert error.outcome_unknown_ids == ()  # type: ignore[attr-defined]
 
 
-@in_both_apis(each={"the SDK's own": ({}, 11.2), "interactive": ({"profile": "interactive"}, 1.0)})
+#: The SDK's own pauses of 1.6, 3.2 and 6.4 s, by a factor of 0.1 instead of 0.8.
+TENTH: dict[str, Any] = {"sdk": {"retry_backoff_factor": 0.1}}
+
+
+@in_both_apis(each={"the SDK's own": (TENTH, 1.4), "interactive": ({"profile": "interactive"}, 1.0)})
 async def test_p13_where_both_refuse_a_send_tries_as_long_as_the_sdk_would(
     world: World, queue: str, options: dict[str, Any], ends_s: float
 ) -> None:
@@ -76,7 +80,7 @@ async def test_p13_where_both_refuse_a_send_tries_as_long_as_the_sdk_would(
         for _ in range(2):
             outcome = await pair.send(queue, world.message())
             assert isinstance(outcome.error, BacklogUnavailableError)
-            assert outcome.elapsed_s < ends_s + GRACE_S
+            assert outcome.elapsed_s < ends_s + 5 * GRACE_S, "far less than the time that the caller gave"
             assert "Nothing was sent" in str(outcome.error)
     tally = await world.nothing_lost()
     assert (tally.home, tally.waiting) == ((), ())
