@@ -7,8 +7,6 @@ import contextlib
 import hashlib
 import json
 import shutil
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +20,7 @@ from pairbus.errors import BrokerError
 from pairbus.journal import Journal
 from pairbus.journal import record as layout
 from tests.broker.namespace_rig import FOLDER, Rig
+from tests.commands.calls import call
 from tests.frozen import feature_story, standby_story
 from tests.frozen.subjects import HERE
 from tests.frozen.test_data_proof import assert_holds
@@ -176,7 +175,9 @@ def files_of(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("wrote", ["9.1.0", None])
 @pytest.mark.parametrize("case", LATER)
-def test_data_of_a_later_version_is_refused_and_left_as_it_is(tmp_path: Path, case: str, wrote: str | None) -> None:
+def test_data_of_a_later_version_is_refused_and_left_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str, wrote: str | None
+) -> None:
     copy = opened(FEATURES[-1], tmp_path) / "broker"
     change, said = LATER[case]
     change(copy / "contoso" / "journal")
@@ -185,10 +186,9 @@ def test_data_of_a_later_version_is_refused_and_left_as_it_is(tmp_path: Path, ca
     if wrote is not None:
         version.write_text(wrote + "\n")
     before = files_of(copy)
-    command = [sys.executable, "-m", "pairbus", "broker", "--namespace", "contoso:0", "--data", str(copy)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (ran.returncode, ran.stdout) == (1, "")
-    (line,) = ran.stderr.strip().splitlines()
+    ran = call(capsys, "broker", "--namespace", "contoso:0", "--data", str(copy))
+    assert (ran.code, ran.out) == (1, "")
+    (line,) = ran.err.strip().splitlines()
     assert line.startswith("pairbus: namespace 'contoso' can't be served: ") and said in line
     reads = f"pairbus 9.1.0 wrote this data last, and this is {__version__}; start it with 9.1.0 or a later one"
     assert (
