@@ -7,8 +7,6 @@ import functools
 import inspect
 import json
 import re
-import subprocess
-import sys
 import tempfile
 import tomllib
 from collections.abc import Callable
@@ -195,31 +193,26 @@ def commands() -> Any:
 def packaging() -> Any:
     """The distribution's scripts, plugins and extras, and the fixtures that any project's pytest has from it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    with tempfile.TemporaryDirectory() as empty:
-        run = [sys.executable, "-m", "pytest", "--fixtures", "-q", "-p", "no:cacheprovider", "--rootdir", empty]
-        listed = subprocess.run(run, cwd=empty, capture_output=True, text=True).stdout
+    plugin = (ROOT / "src" / "pairbus" / "testing" / "fixtures.py").read_text()
+    fixtures = re.findall(r"^@pytest\.fixture(?:\(scope=\"(\w+)\"\))?\ndef (pairbus_\w+)", plugin, re.MULTILINE)
     return {
         "name": project["name"],
         "packages": sorted(each.name for each in ROOT.glob("src/*")),
         "scripts": sorted(project["scripts"]),
         "extras": sorted(project["optional-dependencies"]),
         "pytest plugins": sorted(project["entry-points"]["pytest11"]),
-        "fixtures": sorted(re.findall(r"^pairbus_\w+(?: \[\w+ scope\])?", listed, re.MULTILINE)),
+        "fixtures": sorted(f"{name} [{scope} scope]" if scope else name for scope, name in fixtures),
     }
 
 
 def loggers() -> Any:
-    """The names of the loggers that exist once every module is imported."""
-    code = (
-        "import importlib, logging, pkgutil, pairbus\n"
-        "for each in pkgutil.walk_packages(pairbus.__path__, 'pairbus.'):\n"
-        "    each.name.endswith('__main__') or importlib.import_module(each.name)\n"
-        "for name, logger in logging.root.manager.loggerDict.items():\n"
-        "    name.startswith('pairbus') and isinstance(logger, logging.Logger) and print(name)\n"
-    )
-    return sorted(
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    )
+    """The names of the loggers, of which users give some a level or a handler."""
+    asked = {
+        name
+        for path in (ROOT / "src").rglob("*.py")
+        for name in re.findall(r"\blogging\.getLogger\(\"?(.*?)\"?\)", path.read_text())
+    }
+    return sorted(name for name in asked if "azure" not in name and name != "pairbus")
 
 
 # -- Spark's connector
