@@ -48,6 +48,11 @@ def tree(name: str) -> ast.Module:
     return ast.parse(modules()[name].read_text())
 
 
+@functools.cache
+def nodes(name: str) -> list[ast.AST]:
+    return list(ast.walk(tree(name)))
+
+
 def tracked() -> list[Path]:
     """The files of the work tree that are or could be committed."""
     listed = subprocess.run(
@@ -57,11 +62,12 @@ def tracked() -> list[Path]:
     return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
 
 
+@functools.cache
 def imports(name: str) -> list[str]:
     """Everything that a module imports, relative imports made absolute; `from x import y` as x.y."""
     package = ["pairbus", *name.split("/")][:-1]
     found: list[str] = []
-    for node in ast.walk(tree(name)):
+    for node in nodes(name):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -103,7 +109,7 @@ def test_decisions_do_no_io_and_ask_for_no_time() -> None:
             wrong[name] |= {each for each in own if each in modules() and each not in pure_modules()}
         wrong[name] |= clocks_and_dice & {
             f"{node.value.id}.{node.attr}"
-            for node in ast.walk(tree(name))
+            for node in nodes(name)
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
         }
     assert {name: found for name, found in wrong.items() if found} == {}, "a decision that needs a shell is none"
@@ -168,7 +174,7 @@ def test_only_the_command_line_prints() -> None:
         name
         for name in modules()
         if name != "cli"
-        for node in ast.walk(tree(name))
+        for node in nodes(name)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert printing == []
@@ -203,13 +209,14 @@ def test_no_function_is_longer_than_a_screen() -> None:
     long = {
         f"{name}.{node.name}"
         for name in modules()
-        for node in ast.walk(tree(name))
+        for node in nodes(name)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
     }
     assert long == LONG_FUNCTIONS, "look for the second idea in it, or say here why it is one"
 
 
+@pytest.fixture(scope="module")
 def texts(repository: list[Path]) -> list[tuple[str, str]]:
     found = []
     for path in repository:
@@ -220,17 +227,17 @@ def texts(repository: list[Path]) -> list[tuple[str, str]]:
     return found
 
 
-def test_nothing_is_left_for_later_in_a_comment(repository: list[Path]) -> None:
+def test_nothing_is_left_for_later_in_a_comment(texts: list[tuple[str, str]]) -> None:
     marks = re.compile(r"\b(?:TOD[O]|FIXM[E]|XX[X])\b")
-    assert [name for name, text in texts(repository) if name.endswith(".py") and marks.search(text)] == []
+    assert [name for name, text in texts if name.endswith(".py") and marks.search(text)] == []
 
 
-def test_no_machine_and_no_registry_is_named(repository: list[Path]) -> None:
+def test_no_machine_and_no_registry_is_named(texts: list[tuple[str, str]]) -> None:
     # A letter in brackets keeps this file, and the commit, free of what it looks for.
     hosts = [r"pyp[i]\.org", "pythonhoste[d]", r"npmj[s]\.(?:org|com)", r"debia[n]\.org"]
     homes = [r"(?:^|[^A-Za-z0-9_./])/(?:wor[k]|far[m]|roo[t]|hom[e])/"]
     pattern = re.compile("|".join(hosts + homes), re.MULTILINE)
-    found = [f"{name}: {match.group().strip()}" for name, text in texts(repository) if (match := pattern.search(text))]
+    found = [f"{name}: {match.group().strip()}" for name, text in texts if (match := pattern.search(text))]
     assert found == []
 
 

@@ -8,21 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from .calls import call
+
 SHELLS = ["bash", "zsh", "fish"]
 
 
-def pairbus(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).parent / "pairbus"), *arguments]
-    return subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False
-    )
-
-
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_script_asks_pairbus(shell: str) -> None:
-    done = pairbus("completion", shell)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"_PAIRBUS_COMPLETE={shell}_complete" in done.stdout
+def test_the_script_asks_pairbus(capsys: pytest.CaptureFixture[str], shell: str) -> None:
+    done = call(capsys, "completion", shell)
+    assert (done.code, done.err) == (0, "")
+    assert f"_PAIRBUS_COMPLETE={shell}_complete" in done.out
 
 
 @pytest.mark.parametrize(
@@ -35,16 +30,20 @@ def test_the_script_asks_pairbus(shell: str) -> None:
         ("pairbus syphon --engine ", ["spark", "in-process", "auto"]),
     ],
 )
-def test_what_is_offered(typed: str, offered: list[str]) -> None:
-    words = str(len(typed.split()) - (not typed.endswith(" ")))
-    done = pairbus(_PAIRBUS_COMPLETE="bash_complete", COMP_WORDS=typed, COMP_CWORD=words)
-    assert [line.partition(",")[2] for line in done.stdout.splitlines()] == offered
+def test_what_is_offered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, offered: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["pairbus"])
+    monkeypatch.setenv("_PAIRBUS_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - (not typed.endswith(" "))))
+    assert [line.partition(",")[2] for line in call(capsys).out.splitlines()] == offered
 
 
-def test_bash_completes() -> None:
+def test_bash_completes(capsys: pytest.CaptureFixture[str]) -> None:
     bash = shutil.which("bash")
     assert bash is not None, "the Makefile's recipes and .ci/run need it too"
-    script = pairbus("completion", "bash").stdout
+    script = call(capsys, "completion", "bash").out
     typed = 'COMP_WORDS=(pairbus comp); COMP_CWORD=1; _pairbus_completion pairbus comp pairbus; echo "${COMPREPLY[@]}"'
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
