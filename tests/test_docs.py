@@ -421,6 +421,13 @@ def test_users_pages_name_no_requirement_by_its_number() -> None:
     assert {page: found for page in pages if (found := re.findall(r"\bP\d{1,2}\b", prose(page)))} == {}
 
 
+def test_p20_the_page_on_order_and_duplicates_says_what_is_not_promised() -> None:
+    page = (ROOT / "docs" / "explanation" / "order-and-duplicates.md").read_text()
+    wanted = ("requires_duplicate_detection", "## Order", "Within a session", "Session state lives on the primary only",
+              "## Receiving", "can't be switched on later", "ten minutes")  # fmt: skip
+    assert [said for said in wanted if said not in page] == []
+
+
 def test_nothing_is_left_to_be_filled_in() -> None:
     assert [document for document in DOCUMENTS if re.search(r"@@[A-Z]+@@", (ROOT / document).read_text())] == []
 

@@ -255,10 +255,15 @@ async def test_p27_ids_of_every_type(world: World, name: str) -> None:
 
 
 @in_both_apis()
-async def test_p27_lists_and_batches_take_the_detour_whole(world: World) -> None:
+async def test_p9_p27_lists_and_batches_take_the_detour_whole(world: World) -> None:
     direct, detour = await world.queue(), await world.queue()
     mapping = {"body": b"as a mapping", "message_id": "mapping"}
     async with world.pair(backlog_queue_count=1) as pair:
+        made = await world.manage("get_queue", world.backlog_path(0), at=world.secondary)
+        assert (made.max_size_in_megabytes, made.max_delivery_count) == (5120, 2**31 - 1)
+        assert made.lock_duration == timedelta(minutes=1)
+        assert made.dead_lettering_on_message_expiration and not made.requires_session
+        assert min(made.default_message_time_to_live, made.auto_delete_on_idle) > timedelta(days=10_000_000)
         await pair.client.force_failover(detour, hold=True)
         for queue in (direct, detour):
             sender = await pair.sender(queue)
