@@ -46,6 +46,7 @@ from pairbus.pairing.routing.states import EntityState
 from pairbus.testing import fault
 
 from ..pairing.managers import AsyncFakeManager, http, path
+from ..pairing.sdk_rig import taken
 from ..pairing.silent_proxy import SilentProxy
 from .background import Background, OtherClient, OtherFakeManager, names_of_all, wait_until
 
@@ -543,6 +544,12 @@ class Pair:
             self.primary.connection_string, self.secondary.connection_string, **{**self.options, **options}
         )
 
+    def arrived(self) -> list[str]:
+        return taken(self.primary, "orders")
+
+    def waiting(self) -> list[str]:
+        return taken(self.secondary, path(0), path(1))
+
     def count(self, namespace: Any, queue: str) -> int:
         return int(namespace.namespace.queues[queue].counts().active)
 
@@ -560,17 +567,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         yield made
 
 
-async def received(pair: Pair, namespace: Any, queue: str) -> list[str]:
-    bodies: list[str] = []
-    async with (
-        azure.servicebus.aio.ServiceBusClient.from_connection_string(namespace.connection_string) as client,
-        client.get_queue_receiver(queue, receive_mode="receiveanddelete") as receiver,
-    ):
-        while got := await receiver.receive_messages(50, max_wait_time=0.2):
-            bodies += [str(message) for message in got]
-    return bodies
-
-
 async def test_p1_through_an_outage_on_embedded_brokers(pair: Pair) -> None:
     events: list[Event] = []
     async with await pair.client() as client, client.get_queue_sender("orders") as sender:
@@ -585,8 +581,8 @@ async def test_p1_through_an_outage_on_embedded_brokers(pair: Pair) -> None:
             assert client.state("orders") is EntityState.FAILED_OVER
         assert await wait_until(lambda: client.state("orders") is EntityState.HEALTHY, 15)
         await sender.send_messages(ServiceBusMessage("after"))
-    assert await received(pair, pair.primary, "orders") == ["before", "after"]
-    waiting = [body for index in range(2) for body in await received(pair, pair.secondary, path(index))]
+    assert pair.arrived() == ["before", "after"]
+    waiting = pair.waiting()
     assert sorted(waiting) == ["as", "as batch", "during", "list"]
     assert [event.state for event in events if isinstance(event, StateChanged)] == [
         EntityState.FAILED_OVER,
@@ -607,8 +603,8 @@ async def test_p19_after_a_return_the_link_is_open_before_somebody_sends(pair: P
         openings: Any = client._paired().monitor.coordinator._openings
         assert openings._took, "and how long openings take is known"
         await sender.send_messages(ServiceBusMessage("after"))
-    assert await received(pair, pair.primary, "orders") == ["before", "after"]
-    waiting = [body for index in range(2) for body in await received(pair, pair.secondary, path(index))]
+    assert pair.arrived() == ["before", "after"]
+    waiting = pair.waiting()
     assert waiting == ["during"]
 
 
@@ -630,8 +626,8 @@ async def test_p23_an_operator_moves_a_client_by_its_control_file_and_asks_why(p
             await sender.send_messages(ServiceBusMessage("fails"))
             assert client.state("orders") is EntityState.HEALTHY, "pinned"
         said = [each.text for each in client.explain("ORDERS")]
-    assert await received(pair, pair.primary, "orders") == ["before"]
-    waiting = [body for index in range(2) for body in await received(pair, pair.secondary, path(index))]
+    assert pair.arrived() == ["before"]
+    waiting = pair.waiting()
     assert sorted(waiting) == ["during", "fails"]
     for text in (
         "the control file says: ORDERS = failed-over",
@@ -659,7 +655,7 @@ async def test_p14_a_healthy_send_passes_few_files_and_rooms(pair: Pair) -> None
             await sender.send_messages(message)
         finally:
             sys.setprofile(None)
-    assert await received(pair, pair.primary, "orders") == ["first", "second"]
+    assert pair.arrived() == ["first", "second"]
     assert 3 < len(set(passed)) <= 6, passed
     assert len(passed) <= 30, "calls of ours, beside the four hundred of the SDK"
     assert sum(one.parent != other.parent for one, other in pairwise(passed)) <= 5, passed
@@ -685,18 +681,18 @@ async def test_p7_the_links_of_a_sender_that_is_dropped_are_closed(pair: Pair, w
         assert await wait_until(lambda: len(pair.primary.connections) == 1)
         assert await wait_until(lambda: len(pair.secondary.connections) == 1 + warm_backlog)
     assert await wait_until(lambda: not any(server.connections for server in servers)), servers
-    assert await received(pair, pair.primary, "orders") == ["home"] * 2
-    assert len([body for index in range(2) for body in await received(pair, pair.secondary, path(index))]) == 2
+    assert pair.arrived() == ["home"] * 2
+    assert len(pair.waiting()) == 2
 
 
 async def test_p3_an_application_that_starts_in_mid_outage(pair: Pair) -> None:
     async with (
         fault(pair.broker, "black-hole", namespace="contoso"),
-        await pair.client(send_timeout=8) as client,
+        await pair.client(send_timeout=4) as client,
         client.get_queue_sender("orders") as sender,
     ):
         await sender.send_messages(ServiceBusMessage("early"))
-    waiting = [body for index in range(2) for body in await received(pair, pair.secondary, path(index))]
+    waiting = pair.waiting()
     assert waiting == ["early"]
 
 
@@ -707,7 +703,7 @@ async def test_p4_without_the_manage_right(pair: Pair) -> None:
     async with await pair.client(manage=False) as client, client.get_queue_sender("orders") as sender:
         client.force_failover("orders", hold=True)
         await sender.send_messages(ServiceBusMessage("sent"))
-    assert [body for index in range(2) for body in await received(pair, pair.secondary, path(index))] == ["sent"]
+    assert pair.waiting() == ["sent"]
 
 
 class Keys:
@@ -742,7 +738,7 @@ async def test_paired_with_host_names_and_a_credential(pair: Pair) -> None:
         client.get_queue_sender("orders") as sender,
     ):
         await sender.send_messages(ServiceBusMessage("by host name"))
-    assert await received(pair, pair.primary, "orders") == ["by host name"]
+    assert pair.arrived() == ["by host name"]
 
 
 async def test_the_ledger_tells_what_happened(pair: Pair, tmp_path: Path) -> None:
@@ -756,9 +752,8 @@ async def test_the_ledger_tells_what_happened(pair: Pair, tmp_path: Path) -> Non
     text = "".join(file.read_text() for file in tmp_path.rglob("*") if file.is_file())
     for kind in ("send", "receive", "settle", "divert", "state"):
         assert f'"{kind}"' in text
-    await received(pair, pair.primary, "orders")
-    for index in range(2):
-        await received(pair, pair.secondary, path(index))
+    pair.arrived()
+    pair.waiting()
 
 
 async def test_p38_the_syphon_in_the_application(pair: Pair) -> None:

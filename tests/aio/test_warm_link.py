@@ -20,10 +20,9 @@ from pairbus.pairing.routing.dispatch import TryBacklog
 from pairbus.pairing.routing.states import EntityState
 from pairbus.testing import fault
 
-from ..pairing.managers import path
 from ..pairing.sdk_rig import takes
 from .background import Background, names_of_all, on_a_thread, wait_until
-from .test_client import Pair, received
+from .test_client import Pair
 from .test_client import pair as pair
 
 
@@ -43,9 +42,9 @@ async def test_p19_a_link_to_the_backlog_stands_ready_from_pairing_on(pair: Pair
             assert warm._users == 0 and not warm._waiting
         assert await wait_until(lambda: client.state("orders") is EntityState.HEALTHY)
     assert warm.sender is None, "it closes with the client"
-    backlog = [body for index in range(2) for body in await received(pair, pair.secondary, path(index))]
+    backlog = pair.waiting()
     assert sorted(backlog) == ["after", "during"]
-    assert await received(pair, pair.primary, "orders") == ["before"]
+    assert pair.arrived() == ["before"]
 
 
 async def test_p19_a_link_that_the_service_dropped_is_opened_again(pair: Pair) -> None:
@@ -85,7 +84,7 @@ async def test_p13_a_ready_link_that_is_replaced_under_a_send_costs_it_nothing(p
         shared._lock.release()
         await replacing.result()
         await sending.result()
-    assert [body for index in range(2) for body in await received(pair, pair.secondary, path(index))] == ["diverted"]
+    assert pair.waiting() == ["diverted"]
 
 
 async def test_p22_a_confirmed_message_is_no_failure_because_the_next_link_cant_be_opened(
@@ -100,7 +99,7 @@ async def test_p22_a_confirmed_message_is_no_failure_because_the_next_link_cant_
         monkeypatch.setattr(GuardedSender, "begin_opening", begin_opening)
         await sender.send_messages(ServiceBusMessage("sent"))
     assert "could not be opened beforehand: can't start new thread" in caplog.text
-    assert [body for index in range(2) for body in await received(pair, pair.secondary, path(index))] == ["sent"]
+    assert pair.waiting() == ["sent"]
 
 
 async def test_p19_that_no_link_stands_ready_is_an_event_and_no_error(pair: Pair) -> None:
@@ -177,4 +176,4 @@ async def test_p19_without_a_ready_link_by_option(pair: Pair) -> None:
         assert client._pairing is not None and client._pairing._warm is None
         client.force_failover("orders", hold=True)
         await sender.send_messages(ServiceBusMessage("sent"))
-    assert [body for index in range(2) for body in await received(pair, pair.secondary, path(index))] == ["sent"]
+    assert pair.waiting() == ["sent"]

@@ -41,7 +41,22 @@ def sdk_client(kind: Any, transport: str, server: NamespaceServer, port: int = 0
 def in_queue(server: NamespaceServer, queue: str) -> list[str]:
     """The bodies of all messages in the queue, which stay there."""
     with WireClient.from_connection_string(server.connection_string) as client:
-        return [b"".join(data for _, data in View(each).body).decode() for each in client.peek(queue, count=1000)]
+        return [text(each) for each in client.peek(queue, count=1000)]
+
+
+def taken(server: NamespaceServer, *queues: str) -> list[str]:
+    """The bodies of all messages in the queues, which are taken away."""
+    found: list[str] = []
+    with WireClient.from_connection_string(server.connection_string) as client:
+        for queue in queues:
+            receiver = client.receiver(queue, mode="delete")
+            while client.peek(queue, count=1):
+                found += [text(each.payload) for each in receiver.receive(1000, 5.0)]
+    return found
+
+
+def text(payload: bytes) -> str:
+    return b"".join(data for _, data in View(payload).body).decode()
 
 
 @contextlib.contextmanager
