@@ -124,8 +124,7 @@ def test_what_only_spark_can_do_is_refused_in_this_process(
 ) -> None:
     result = run(*arguments)
     assert result.code == 2
-    assert words in result.err and result.err.count("
-") == 1 and result.out == ""
+    assert words in result.err and result.err.count("\n") == 1 and result.out == ""
 
 
 @pytest.mark.parametrize(
