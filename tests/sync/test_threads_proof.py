@@ -243,6 +243,7 @@ def test_p7_a_signal_while_an_opening_begins_leaves_a_sender_that_works(
         begun[0].start()
     begun[0].join(5)
     assert wait_until(lambda: proxy.closed_by_client == proxy.accepted), "nothing stays open that nobody knows"
-    assert (comes == "before it begins") == (proxy.accepted == 0)
+    if comes != "at once":  # then it may have been given up before it connected
+        assert (comes == "when it is open") == (proxy.accepted == 1)
     sender.send(hello(), 5)
     assert rig.arrived() == ["hello"]
