@@ -1,19 +1,12 @@
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from pairbus.journal import Journal, JournalError, Options
-from pairbus.journal import journal as journal_module
-from pairbus.journal import log as log_module
-from pairbus.journal import segment as segment_module
-from pairbus.journal.log import Log
+from pairbus.journal import JournalError, Options
 
-from .disk import DiskFault, FaultKind, SimulatedDisk
+from .disk import DiskFault, FaultKind
 from .journal_world import STALLS_FROM, Step, Story, Violation, World, draw, run_seed
+from .sabotage import sabotages
 from .shrink import shrink
 
 SMALL = Options(segment_bytes=2048, reserve_bytes=1024, allocate_bytes=256)
@@ -108,64 +101,11 @@ def test_stopped_at_every_call_of_a_start() -> None:
     pytest.fail("a start takes more calls than that")
 
 
-# -- the world finds what is wrong
-
-
-def confirm_before_the_sync(log: Log) -> None:
-    log.synced = log.offset
-    log._lazy_since = None
-    log._unsynced = []
-
-
-def forget_lazy_records(log: Log, *arguments: Any, abandon: Callable[..., Any] = Log._abandon) -> list[Any]:
-    return [entry for entry in abandon(log, *arguments) if not entry[5] & log_module.ANSWERED]
-
-
-def claim_what_was_not_synced(
-    log: Log, end: int, *, sync: bool, close: Callable[..., None] = Log._close_segment
-) -> None:
-    close(log, max(end, log.offset), sync=sync)
-
-
-def copy_half(journal: Journal, kind: int, parts: Any, done: Any, copy: Any = Journal._append_copy) -> None:
-    if journal.last_lsn % 2:
-        copy(journal, kind, parts, done)
-    else:
-        done(None, 1, 64)
-
-
-def believe_every_tail(*_: object) -> None:
-    return None
-
-
-sync_is_due = Log._sync_is_due
-
-
-def never_call_a_sync_late(log: Log, now: float, share: float = 0.8) -> bool:
-    return share < 1 and sync_is_due(log, now)
-
-
-SABOTAGE: dict[str, tuple[object, str, Any]] = {
-    "confirm before the sync": (Log, "_fdatasync", confirm_before_the_sync),
-    "answer settlements while a sync is late": (Log, "_sync_is_due", never_call_a_sync_late),
-    "forget what was answered after a failed sync": (Log, "_abandon", forget_lazy_records),
-    "claim records that were not synced": (Log, "_close_segment", claim_what_was_not_synced),
-    "do not sync the folder": (SimulatedDisk, "fsync_dir", lambda disk, folder: None),
-    "do not look whether the folder is in place": (Log, "_check_in_place", lambda log, *_: None),
-    "start on what is in the cache alone": (journal_module, "write_again", lambda *_, **__: None),
-    "leave out a record in compaction": (Journal, "_append_copy", copy_half),
-    "take damage for a torn tail": (segment_module, "_judge", believe_every_tail),
-    "never compact": (Journal, "compaction_is_due", lambda journal: False),
-    "never find room again": (Log, "_refill", lambda log: False),
-}
-
-
-@pytest.mark.parametrize("what", SABOTAGE)
-def test_sabotage_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner, name, wrong = SABOTAGE[what]
-    monkeypatch.setattr(owner, name, wrong)
-    found = itertools.islice((story for story in map(draw, range(2000)) if story.fails()), 3)
-    small = min((shrink(story, Story.fails) for story in found), key=lambda story: story.size)
-    assert small.size <= 30
-    with pytest.raises((Violation, JournalError)):
-        small.run()
+@pytest.mark.parametrize("name", ["confirm_before_the_sync", "damage_taken_for_a_torn_tail"])
+def test_a_story_that_fails_is_made_small(name: str) -> None:
+    sabotage = sabotages()[name]
+    with sabotage.put_in():
+        small = shrink(draw(sabotage.seed), Story.fails)
+        assert small.size <= 30
+        with pytest.raises((Violation, JournalError)):
+            small.run()
