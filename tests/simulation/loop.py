@@ -92,7 +92,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         #: What callbacks and tasks of living processes raised and nobody caught.
         self.problems: list[str] = []
         #: Tasks are kept until the world ends: one that is collected would run its `finally` blocks.
-        self.tasks: list[asyncio.Task[Any]] = []
+        self.tasks: list[tuple[Process, asyncio.Task[Any]]] = []
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._count = 0
@@ -174,8 +174,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:  # type: ignore[override]
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, **options)
         task._log_destroy_pending = False  # type: ignore[attr-defined]
-        self.tasks.append(task)
+        self.tasks.append((current_process(), task))
         return task
+
+    def count_tasks(self, process: Process | None) -> int:
+        """Return how many tasks of a process are under way."""
+        return sum(each is process and not task.done() for each, task in self.tasks)
 
     def get_debug(self) -> bool:
         return False

@@ -188,6 +188,7 @@ class Run:
             )
         self._dice = random.Random(f"{world.seed} machine")
         self._is_over = False
+        self._tasks_at_rest = 0
         self._behind_since = inf  # since when settlements wait for a disk that fails
 
     def __repr__(self) -> str:
@@ -398,6 +399,7 @@ class Run:
         for _ in range(_STARTS_MAX):
             try:
                 await self.machine.start()
+                self._tasks_at_rest = self.loop.count_tasks(self.machine.process)
                 self.trace.started(self.world.durability, self.loop.now)
                 self._let_ids_rest()
                 return
@@ -510,6 +512,7 @@ class Run:
         namespace = server.namespace
         left = {
             "connections": len(server.connections),
+            "tasks": max(0, self.loop.count_tasks(self.machine.process) - self._tasks_at_rest),
             "sockets": server._listener.connections,
             "receivers": sum(len(dispatcher._sources) for dispatcher in server._dispatchers.values()),
             "receivers that wait for a session": sum(len(each._waiting) for each in server._session_waiters.values()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from pairbus.amqp.link import SenderLink
@@ -185,6 +186,13 @@ def token_of_another_session_settles(real: Any, queue: Any, tokens: Any, now: fl
 @sabotage(AmqpConnection, "_leave_all", "broker", 23, "at the end there are (links|receivers)")
 def link_left_behind_a_drop(real: Any, *arguments: Any) -> None:
     """An entity is in use for ever when the connection of its receiver was lost."""
+
+
+@sabotage(AmqpConnection, "connection_made", "broker", 0, "at the end there are tasks")
+def task_left_behind(real: Any, connection: Any, transport: Any) -> None:
+    """The broker's memory grows with every connection."""
+    real(connection, transport)
+    connection.loop.create_task(asyncio.sleep(1e6))
 
 
 @sabotage(SessionWaiters, "leave", "broker", 22, "at the end there are receivers that wait for a session")
