@@ -16,10 +16,14 @@ from scripts.generate_sync import write_tests
 
 write_tests()  # here, since the conftest.py of tests/sync imports one of them before any hook is called
 
-settings.register_profile(
-    "house", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
-)
-settings.load_profile("house")
+settings.register_profile("fresh", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("house", settings.get_profile("fresh"), derandomize=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Hypothesis draw the same examples in every run but a soak. It takes the profile when tests are imported."""
+    settings.load_profile("fresh" if config.option.markexpr == "soak" else "house")
+
 
 # `requests` looks for proxies by going through the environment, which fails on any thread while pytest removes
 # PYTEST_CURRENT_TEST from it on another. It does not look for a host that needs none.
