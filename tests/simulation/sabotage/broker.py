@@ -216,9 +216,10 @@ def drain_not_answered(real: Any, *arguments: Any) -> None:
     """A receiver that asks whether there is a message gets no answer when there is none."""
 
 
-@sabotage(AmqpConnection, "_account", "broker", 66, "clients without a token hold .* bytes")
-def strangers_memory(real: Any, *arguments: Any) -> None:
+@sabotage(UnauthenticatedQuota, "hold", "broker", 24555, "clients without a token hold .* bytes")
+def strangers_memory(real: Any, quota: Any, who: Any, is_secure: bool, size: int, **options: Any) -> Any:
     """Clients that have shown no token fill the memory of the broker until it is killed."""
+    return real(quota, who, is_secure, 0, **options)
 
 
 @sabotage(UnauthenticatedQuota, "release", "broker", 8, "clients without a token have not been sent away")
