@@ -18,7 +18,7 @@ help:
 	@echo "make test       lint, types, the test suite"
 	@echo "make check      the tests of one folder of src/pairbus: FOLDER=pairing, FOLDER=broker/model"
 	@echo "make test-slow  the slower proofs that CI runs too"
-	@echo "make simulate   the real broker in simulated worlds: SEEDS=$(SEEDS) of them, or SEED=n to replay one"
+	@echo "make simulate   the real broker in new simulated worlds: SEEDS=$(SEEDS) of them, or SEED=n to replay one"
 	@echo "make soak       long fault runs, SOAK_MINUTES=$(SOAK_MINUTES)"
 	@echo "make bench      side-by-side benchmarks, writes benchmarks/results.json"
 	@echo "make count      lines of code, without docstrings, comments and generated files"

@@ -1,6 +1,6 @@
 """Runs worlds by their seeds, replays one with all that happened in it, and makes a failing one small.
 
-python -m tests.simulation --seeds 1000            a thousand worlds, on all cores
+python -m tests.simulation --seeds 1000            a thousand worlds that nobody has seen, on all cores
 python -m tests.simulation --seed 4711             one of them, line by line
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -85,12 +86,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, help="replay this one")
     parser.add_argument("--seeds", type=int, default=500, help="how many to run (500)")
-    parser.add_argument("--start", type=int, default=0, help="the first of them (0)")
+    parser.add_argument("--start", type=int, help="the first of them (drawn at random)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (one for each core)")
     parser.add_argument("--shrink", action="store_true", help="make the world of --seed small first")
     options = parser.parse_args(arguments)
     if options.seed is None:
-        return run_many(options.start, options.seeds, options.jobs)
+        start = random.randrange(10**7, 10**9) if options.start is None else options.start
+        return run_many(start, options.seeds, options.jobs)
     world = world_of(options.seed)
     if options.shrink and fails(world):
         world = shrink(world, fails)
