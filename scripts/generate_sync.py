@@ -15,7 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = [
-    f"src/pairbus/aio/{name}.py" for name in ("client", "provisioning", "receiver", "sender", "syphon", "warm_link")
+    *(f"src/pairbus/aio/{name}.py" for name in ("client", "guarded_sender", "provisioning", "receiver", "sender")),
+    *(f"src/pairbus/aio/{name}.py" for name in ("syphon", "warm_link")),
 ]
 TESTS = [
     "tests/aio/stage.py",
@@ -34,6 +35,10 @@ WORDS = [
     (r"\b(_inner_)?a(next|iter)\b", r"\1\2"),
     (r"\bAsync(ExitStack|FakeManager|Iterator)\b", r"\1"),
     (r"\bpush_async_callback\b", "callback"),
+    (r" +loop = asyncio\.get_running_loop\(\)\n", ""),
+    (r"\bloop\.time\(\)", "time.monotonic()"),
+    (r"\bimport asyncio\n", "import asyncio\nimport time\n"),
+    (r"        # Not a coroutine of its own: .*\n", ""),
     (r"\bby another task\b", "by another thread"),
     (r"on the loop; it may be a coroutine function", "on whatever thread it comes up; it must not block"),
 ]

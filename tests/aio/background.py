@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pairbus
-from pairbus.aio import guarded_sender
+from pairbus.aio import sdk_sender
 
 from ..pairing.managers import FakeManager
 
@@ -74,7 +74,7 @@ class Leftovers:
 
     @staticmethod
     def _now() -> tuple[int, int, int]:
-        return len(asyncio.all_tasks()), len(os.listdir("/proc/self/fd")), len(guarded_sender._background)
+        return len(asyncio.all_tasks()), len(os.listdir("/proc/self/fd")), len(sdk_sender._background)
 
     async def none(self) -> None:
         """What was left behind in the background may take a moment to end."""

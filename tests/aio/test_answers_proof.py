@@ -22,7 +22,8 @@ from azure.servicebus._pyamqp.error import (
     TokenAuthFailure,
 )
 
-from pairbus.aio.guarded_sender import GuardedSender, _SdkSender
+from pairbus.aio.guarded_sender import GuardedSender
+from pairbus.aio.sdk_sender import SdkSender
 from pairbus.pairing.routing.states import EntityState
 from pairbus.pairing.routing.verdicts import AS_DESCRIBED, DEFAULT, Table, Verdict
 
@@ -109,7 +110,7 @@ class Peer:
     def _is_shut(self) -> bool:
         """Whether nobody waits any more: the test is over, or the guard of a thread has shut its socket."""
         guarded: Any = self._sender._guarded
-        return self.over.is_set() or getattr(getattr(guarded, "guard", None), "fired", False)
+        return self.over.is_set() or getattr(guarded, "fired", False)
 
     async def _at_once(self, **_options: Any) -> None:
         """In place of the SDK's wait before a retry."""
@@ -126,7 +127,7 @@ class Peer:
         guarded = self._sender
         if self._case.is_open:
             inner: Any = self.make()
-            guarded._guarded = _SdkSender(inner)
+            guarded._guarded = SdkSender(inner)
             guarded._answered_at = time.monotonic()
             inner._create_handler(None)
             inner._handler._cbs_authenticator = SimpleNamespace(_expires_on=time.time() + 3600, _refresh_window=0)

@@ -10,7 +10,7 @@ import pytest
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.aio import guarded_sender
+from pairbus.aio import sdk_sender
 from pairbus.aio.guarded_sender import GuardedSender
 from pairbus.broker.server import Broker
 from pairbus.pairing.errors import ForkedClientError, NotTriedError
@@ -64,7 +64,7 @@ def test_p19_under_uvloop_too(pairbus_broker: Broker, pairbus_queue: Callable[..
             proxy.speak_again()
             await sender.send(hello(), 5)
             await sender.close()
-            assert await wait_until(lambda: not guarded_sender._background)
+            assert await wait_until(lambda: not sdk_sender._background)
 
     with SilentProxy(server.port) as proxy, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(silence(proxy))
@@ -109,7 +109,7 @@ async def test_p7_a_call_that_swallows_its_cancellation_is_ended_all_the_same(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await wait_until(swallowed.is_set)
-    assert await wait_until(lambda: not any("_SdkSender.call" in repr(task) for task in asyncio.all_tasks()))
+    assert await wait_until(lambda: not any("Opening._run" in repr(task) for task in asyncio.all_tasks()))
 
 
 async def test_the_callers_own_timeout_comes_out_as_it_is(rig: Rig) -> None:

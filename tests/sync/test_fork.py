@@ -153,7 +153,7 @@ def test_locks_held_by_the_parents_threads_do_not_stop_the_child(
         sender.send(ServiceBusMessage("parent"), 5)
         guarded = sender._guarded
         assert guarded is not None
-        with sender._lock, guarded.guard._lock, WATCHDOG._lock:
+        with sender._lock, guarded._lock, WATCHDOG._lock:
             in_child(lambda: sender.send(ServiceBusMessage("child"), 5))
         sender.send(ServiceBusMessage("parent"), 5)
     assert drain(pairbus_namespace, queue) == ["child", "parent", "parent"]

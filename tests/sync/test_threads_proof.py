@@ -15,7 +15,7 @@ from pairbus.pairing.events import BacklogQueueReturned, Event
 from pairbus.pairing.routing.coordinator import Coordinator
 from pairbus.pairing.routing.dispatch import Dispatch
 from pairbus.pairing.routing.states import EntityState
-from pairbus.sync import guarded_sender
+from pairbus.sync import sdk_sender
 
 from ..pairing.sdk_rig import takes
 from .background import wait_until
@@ -84,14 +84,14 @@ def test_p44_a_signal_handler_may_close_what_it_interrupts(stage: MakeStage, mon
 def test_p44_closing_ends_an_opening_whose_thread_is_not_running_yet(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     network = rig.proxy("accept")
     sender = rig.sender(port=network.port)
-    real = guarded_sender.start
+    real = sdk_sender.start
 
     def start(thread: threading.Thread) -> None:
         if thread.name == "pairbus-open":
             elsewhere(sender.close, 0.0)
         real(thread)
 
-    monkeypatch.setattr(guarded_sender, "start", start)
+    monkeypatch.setattr(sdk_sender, "start", start)
     with takes(0, 2), pytest.raises((exceptions.ServiceBusError, ValueError)):
         sender.open(30)
     assert network.withheld == 0
@@ -195,7 +195,7 @@ def test_a_sender_that_was_shut_in_the_moment_of_its_answer_is_not_used_again(
 
     def send_messages(*arguments: Any, **options: Any) -> None:
         real(*arguments, **options)
-        guarded.guard.abort()
+        guarded.abort()
 
     monkeypatch.setattr(guarded.sender, "send_messages", send_messages)
     sender.send(hello(), 5)
@@ -210,7 +210,7 @@ def test_an_interrupted_wait_throws_the_sender_away(rig: Rig, monkeypatch: pytes
     def interrupted(*_: Any) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pairbus.sync.guarded_sender._Errand.wait", interrupted)
+    monkeypatch.setattr("pairbus.sync.sdk_sender.Opening.wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         sender.send(hello(), 5)
     assert sender._guarded is None
@@ -233,9 +233,9 @@ def test_p7_a_signal_while_an_opening_begins_leaves_a_sender_that_works(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(guarded_sender, "start", interrupted_start)
+        patched.setattr(sdk_sender, "start", interrupted_start)
         if comes == "when it is open":  # what is open already is closed in the background, by another thread
-            patched.setattr(guarded_sender._SdkSender, "throw_away", guarded_sender._SdkSender.close)
+            patched.setattr(sdk_sender.SdkSender, "throw_away", sdk_sender.SdkSender.close)
         with pytest.raises(KeyboardInterrupt):
             sender.begin_opening(5.0)
     assert sender.awaits_link and not sender._lock.locked()

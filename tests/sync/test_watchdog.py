@@ -217,7 +217,7 @@ LATE = exceptions.OperationTimeoutError()
 def test_p24_how_failed_attempts_are_judged(
     guard: Guard, sender: Any, error: Exception, in_place: Any, off_the_callers_thread: Any
 ) -> None:
-    for guard.in_place, expected in ((True, in_place), (False, off_the_callers_thread)):
+    for guard.is_in_place, expected in ((True, in_place), (False, off_the_callers_thread)):
         if expected is None:
             assert sender._handle_exception(error) is error
         else:

@@ -28,13 +28,10 @@ CLOSED = "The sender has been closed. Use ServiceBusClient to create a new one."
 class SdkSenderBase:
     """An SDK sender, used by one call at a time; once thrown away never used again."""
 
-    __slots__ = ("sender",)
+    __slots__ = ()
     sender: Any
-
-    @property
-    def answer(self) -> ServiceBusError | None:
-        """Implemented by the sync and async subclasses: what a broker answered to an earlier attempt of this call."""
-        raise NotImplementedError
+    #: What a broker answered to an earlier attempt of the call under way, if it did.
+    answer: ServiceBusError | None
 
     def throw_away(self) -> Any:
         """Implemented by the sync and async subclasses: closes it in the background."""

@@ -1,23 +1,21 @@
+# Generated from src/pairbus/aio/guarded_sender.py by scripts/generate_sync.py; do not edit.
 """Wraps the SDK's sender for one entity: calls end in time and run one by one, and a broken sender is replaced.
 
-Whatever the peer does, a call returns or raises within its time plus a tenth of a second. On an open link it runs on
-the caller's thread with the watchdog beside it. Everything that may block where no socket can be shut (DNS, a TCP
-connect, a token's issuer) belongs to opening, and that runs on a thread of its own, which the caller leaves behind at
-the deadline; it ends by itself a little later and clears up. An opening that was asked for as such (`open`) may go on
-past the caller's deadline: the next call waits for it, rather than begin anew (P13).
+Whatever the peer does, a call returns or raises within its time plus a tenth of a second. On an open link it is made in
+place; a call that may have to open one runs beside its caller (`Opening`), who leaves it behind at the deadline. An
+opening that was asked for as such (`open`) may go on past it: the next call waits for it, rather than begin anew (P13).
 
-After a time-out or a lost connection the SDK sender is thrown away and closed in the background, never in the caller's
-time. A call that finds the link lost opens another one and goes on (P7); the SDK's other retries are left as the user
-configured them, but server busy comes out at once (P24).
+After a time-out, an interrupted call or a lost connection the SDK's sender is thrown away and closed in the background,
+never in the caller's time. A call that finds the link lost opens another one and goes on (P7); the SDK's other retries
+are left as the user configured them, but server busy comes out at once (P24).
 
-What a failure means for the entity is decided elsewhere (`pairing/routing/dispatch.py`).
+What tasks and threads do differently is in `sdk_sender.py`; what a failure means for the entity is decided elsewhere
+(`pairing/routing/dispatch.py`).
 """
 
 from __future__ import annotations
 
-import contextvars
 import datetime
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -35,7 +33,6 @@ from pairbus.pairing.guarded_sender import (
     LONGEST_S,
     EndsAt,
     GuardedSenderBase,
-    SdkSenderBase,
     answered_with,
     last_word,
     time_left,
@@ -45,35 +42,32 @@ from pairbus.pairing.guarded_sender import (
 )
 from pairbus.pairing.routing.patience import PrimaryTerms
 from pairbus.pairing.routing.verdicts import is_definite
-from pairbus.sync import fork
-from pairbus.sync.interrupts import Latch, start, take
-from pairbus.sync.watchdog import Guard
+from pairbus.sync.sdk_sender import Opening, Operation, SdkSender, SenderAfterFork, in_background, take, take_if_free
 
 T = TypeVar("T")
 
 
-class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
-    """One SDK sender to one entity of one client. Any thread may use it; calls go one after the other.
+class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]]):
+    """One SDK sender to one entity of one client. Calls go one after the other, whoever makes them.
 
-    `_opening` is an opening that has outlived the call which began it.
+    `_opening` is what may open a link: the call that has the lock, or an opening that has outlived its call.
     """
 
     def __init__(
         self, make: Callable[[], ServiceBusSender], entity: str = "", learns: Callable[[float], None] | None = None
     ) -> None:
         super().__init__(make, entity, learns)
-        self._lock = threading.Lock()
-        fork.register(self)
+        self._made_in_this_process()
 
     def send(
         self, message: Any, timeout_s: float, terms: PrimaryTerms | None = None, ends_at: EndsAt | None = None
     ) -> float | None:
         """Sends within the time; with terms, returns how long that took on an open link, or None if one was opened.
         `ends_at`, or that of the terms, says which failures end the call, whatever retries the SDK has left."""
-        took_s: float | None = self._do(
+        sent: float | None = self._do(
             lambda sender, left_s: sender.send_messages(message, timeout=left_s), timeout_s, 0.0, terms, ends_at
         )
-        return took_s
+        return sent
 
     def schedule(self, messages: Any, schedule_time_utc: datetime.datetime, timeout_s: float) -> list[int]:
         return self._do(
@@ -92,34 +86,34 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
     def awaits_link(self) -> bool:
         """Whether no link is open, and none has been opened for the next call."""
         opening = self._opening
-        return not self.is_open if opening is None else not opening.wait(0.0)
+        return not self.is_open if opening is None else not opening.is_over
 
     @property
     def is_opening(self) -> bool:
         opening = self._opening
-        return opening is not None and not opening.wait(0.0)
+        return opening is not None and not opening.is_over
 
     def begin_opening(self, within_s: float) -> None:
         """Begin to open the link if nobody does, without waiting for it: the next call finds it open, or waits. Nothing
         is tried again, or that call would wait for the retry of a link that is refused."""
         held: list[bool] = []
         try:
-            take(held, self._lock, 0.0)
+            take_if_free(held, self._lock)
             if not held[0] or self._closed or self._opening is not None or self.is_open:
                 return
-            guarded = self._guarded = self._guarded or _SdkSender(self._make())
-            guarded.guard.ends_at, guarded.guard.answer = is_definite, None
+            guarded = self._guarded = self._guarded or SdkSender(self._make())
+            guarded.ends_at, guarded.answer = is_definite, None
             self._opening_began = time.monotonic()
             self._wanted_since = self._wanted_since or self._opening_began
-            errand = _Errand(guarded, sdk.open_link, time.monotonic() + within_s, None, 0.0)
+            deadline = self._opening_began + within_s
+            ends = deadline + 2 * GRACE_S
+            opening = Opening(guarded, lambda: self._call(guarded, sdk.open_link, deadline, None), ends)
             try:
-                errand.start()
-                self._opening = errand
+                opening.start()
+                self._opening = opening
             finally:
-                if self._opening is not errand:  # no thread, or a signal handler: nobody will look at the answer
-                    self._guarded = None
-                    if errand.abandon() and not errand.spoilt:
-                        guarded.throw_away()
+                if self._opening is not opening:  # no thread, or a signal handler: nobody will look at the answer
+                    self._give_up(opening)
         finally:
             if held and held[0]:
                 self._lock.release()
@@ -136,50 +130,43 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Closes the link and waits for that, but not for a peer that doesn't answer."""
         self._closed = True
-        lock = self._lock
         held: list[bool] = []
         try:
-            take(held, lock, timeout_s)
+            take(held, self._lock, timeout_s)
             guarded, opening = self._guarded, self._opening
             if held[0]:
                 self._guarded = self._opening = None
-            elif guarded is not None:  # a call hangs: it is ended, and throws the sender away itself
-                guarded.guard.abort()
+            else:  # a call hangs: it is ended, and throws the sender away itself
+                hanging = opening or guarded
+                if hanging is not None:
+                    hanging.abort()
                 return
         finally:
             if held and held[0]:
-                lock.release()
+                self._lock.release()
         if opening is not None and (not opening.abandon() or opening.spoilt):
-            opening.wait(timeout_s)  # it clears up itself
+            opening.cleared_up(timeout_s)
         elif guarded is not None:
-            guarded.throw_away().join(timeout_s)
+            guarded.close_within(timeout_s)
 
     def close_soon(self) -> None:
         """Close the link in the background; nobody waits for that."""
-        start(threading.Thread(target=self.close, name="pairbus-close", daemon=True))
-
-    def forked(self) -> None:
-        """In a forked child: nothing of the parent's is used, nor written to; the next call opens anew."""
-        self._lock = threading.Lock()
-        guarded, self._guarded = self._guarded, None
-        self._opening = self._wanted_since = None
-        if guarded is not None:
-            guarded.guard.forget()
+        in_background(self.close)
 
     def _do(
         self,
-        operation: _Operation[T],
+        operation: Operation[T],
         timeout_s: float,
         goes_on_s: float = 0.0,
         terms: PrimaryTerms | None = None,
         ends_at: EndsAt | None = None,
     ) -> T:
+        self._check_process()
         timeout_s = timeout_s if 0.0 <= timeout_s <= LONGEST_S else LONGEST_S if timeout_s > 0 else 0.0
         deadline = time.monotonic() + timeout_s
-        lock = self._lock
         held: list[bool] = []
         try:
-            held.extend(map(lock.acquire, (True,), (timeout_s,)))  # as `interrupts.take`, without its call
+            take(held, self._lock, timeout_s)
             if not held[0]:
                 raise self._not_tried(timeout_s)
             if self._closed:
@@ -192,13 +179,13 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
             answer: ServiceBusError | None = None
             guarded = self._guarded
             if guarded is not None and guarded.is_ready():
-                guarded.guard.ends_at = ends_at
+                guarded.ends_at = ends_at
                 try:
                     if terms is None:
                         result = guarded.in_place(operation, time.monotonic(), deadline)
                     else:
                         result = self._on_terms(guarded, operation, deadline, terms)
-                    if guarded.guard.fired:  # in the very moment in which the answer came: the socket is shut
+                    if guarded.fired:  # in the very moment in which the answer came: the socket is shut
                         self._discard(guarded)
                     return result
                 except sdk.LinkLost as error:
@@ -206,24 +193,24 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
                     answer = answered_with(lost, guarded.answer)
                     self._discard(guarded)
                 except BaseException as error:
-                    self._failed_in_place(guarded, error, guarded.guard.fired or sdk.spoils(error))
+                    self._failed_in_place(guarded, error, guarded.fired or sdk.spoils(error))
                     raise
             if terms is not None:
                 if lost is None and terms.has_left is not None and terms.has_left():
                     raise self._has_left()
-                if lost is None and terms.ends_at is not None and guarded is not None and guarded.is_native_and_open():
-                    # Its token is due, so the call goes by an errand, in which a link that has gone stale would pass
-                    # for an outage (P19): a fresh link brings a fresh token.
+                if lost is None and ends_at is not None and guarded is not None and guarded.wants_fresh_link():
+                    # The token would be fetched by an opening, in which a link that has gone stale would pass for an
+                    # outage (P19): a fresh link brings a fresh token.
                     self._discard(guarded)
                 deadline = min(deadline, time.monotonic() + terms.opening_s)
-            result = self._by_errand(operation, deadline, lost, answer, timeout_s, goes_on_s, terms, ends_at)
+            result = self._by_opening(operation, deadline, lost, answer, timeout_s, goes_on_s, terms, ends_at)
             self._answered_at = time.monotonic()
             return result
         finally:
             if held and held[0]:
-                lock.release()
+                self._lock.release()
 
-    def _on_terms(self, guarded: _SdkSender, operation: _Operation[T], deadline: float, terms: PrimaryTerms) -> Any:
+    def _on_terms(self, guarded: SdkSender, operation: Operation[T], deadline: float, terms: PrimaryTerms) -> Any:
         """Make a call on the open link and measure it. An idle link that says nothing is taken for lost."""
         began = time.monotonic()
         left_s = deadline - began
@@ -238,33 +225,39 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         self._answered_at = answered_at = time.monotonic()
         return answered_at - began
 
-    def _await_opening(self, opening: _Errand, deadline: float, terms: PrimaryTerms | None) -> None:
+    def _await_opening(self, opening: Opening[Any], deadline: float, terms: PrimaryTerms | None) -> None:
         """Wait for the opening that an earlier call began. If it has failed before, this call opens another link."""
-        is_news = not opening.wait(0.0)
+        is_news = not opening.is_over
         granted_s = deadline + GRACE_S - time.monotonic()
         granted_s = max(0.0, granted_s if terms is None else min(granted_s, terms.opening_s))
-        if not opening.wait(granted_s):
-            if time.monotonic() >= opening.ends and not opening.abandon():  # in a connect, say: no socket to be shut
+        if not opening.is_abandoned and not opening.wait(granted_s):
+            if opening.is_abandoned or (time.monotonic() >= opening.ends and not opening.abandon()):
                 self._guarded = self._opening = None
+            if self._closed:
+                raise ValueError(CLOSED)
             not_open = self._not_open_yet(time.monotonic(), terms)
             raise told(last_word(not_open, opening.guarded.answer), was_open=False)
         if opening.spoilt:
             self._guarded = None
         self._opening = None
-        error, opening.error = opening.error, None
-        if error is not None:
-            self._refused(error)
-        if error is None and not opening.spoilt:
-            self._opened(opening.guarded, time.monotonic(), is_news)
-        elif error is not None and is_news:
+        if opening.is_abandoned:  # its time was over before this call came
+            return
+        error = opening.error
+        if error is None:
+            if not opening.spoilt:
+                self._opened(opening.guarded, time.monotonic(), is_news)
+            return
+        self._refused(error)
+        if is_news:
             try:
                 raise told(last_word(error, opening.guarded.answer), was_open=False)
             finally:
-                del error, opening  # they hold the frames, and those hold them
+                opening.error = None
+                del error  # it holds the frames, and those hold it
 
-    def _by_errand(
+    def _by_opening(
         self,
-        operation: _Operation[T],
+        operation: Operation[T],
         deadline: float,
         lost: ServiceBusError | None,
         answer: ServiceBusError | None,
@@ -273,177 +266,69 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         terms: PrimaryTerms | None,
         ends_at: EndsAt | None,
     ) -> T:
+        """Make a call that may open a link."""
         if deadline <= time.monotonic():
             raise answer or lost or too_late()
-        guarded = self._guarded
-        if guarded is None:
-            if self._closed:  # under a call that found its link lost
-                raise lost or ValueError(CLOSED)
-            guarded = self._guarded = _SdkSender(self._make())
-            if self._closed:  # by who saw no sender that could be shut
-                self._guarded = None
-                raise lost or ValueError(CLOSED)
-        guard = guarded.guard
-        guard.answer = answer
-        guard.ends_at = ends_at
-        errand = _Errand(guarded, operation, deadline, lost, goes_on_s)
+        guarded = self._guarded_anew(lost) if self._guarded is None else self._guarded
+        guarded.answer, guarded.ends_at = answer, ends_at
         self._opening_began = time.monotonic()
         if (goes_on_s or terms is not None) and self._wanted_since is None:
             self._wanted_since = self._opening_began
-        done = is_good = False
+        ends = deadline + goes_on_s + GRACE_S
+        opening = Opening(guarded, lambda: self._call(guarded, operation, deadline, lost), ends)
+        is_over = goes_on = False
         try:
-            errand.start()
-            done = errand.wait(max(0.0, deadline + GRACE_S - time.monotonic()))
-            if not done and goes_on_s and guard.answer is None:
-                self._opening = errand
-                is_good = True
+            opening.start()
+            self._opening = opening
+            is_over = opening.wait(max(0.0, deadline + GRACE_S - time.monotonic()))
+            if not is_over and goes_on_s and guarded.answer is None and not self._closed:
                 raise self._not_open_yet(time.monotonic())
-            done = done or errand.abandon()
-            is_good = done and not errand.spoilt
-        finally:
-            if not is_good:  # it came to nothing, or the wait was interrupted and nobody will look at the answer
-                self._guarded = None
-                if not done and errand.abandon() and not errand.spoilt:
-                    guarded.throw_away()
-        was_open = lost is not None or guard.was_open
-        if not done:
-            raise told(last_word(self._timed_out(timeout_s), guard.answer), was_open=was_open)
-        if errand.error is not None:
-            self._refused(errand.error)
-            try:
-                raise told(last_word(errand.error, guard.answer), was_open=was_open)
-            finally:
-                errand.error = guard.answer = None  # they hold the frames, and those hold the errand
-        self._opened(guarded, time.monotonic())
-        return errand.answer  # type: ignore[no-any-return]
-
-
-#: Takes the SDK's sender and the seconds that are left.
-_Operation = Callable[[Any, float], T]
-
-
-class _SdkSender(SdkSenderBase):
-    """An SDK sender and its guard. Used by one thread at a time; once thrown away never used again."""
-
-    __slots__ = ("guard", "native")
-
-    def __init__(self, sender: ServiceBusSender) -> None:
-        self.sender = sender
-        self.native = sdk.is_native(sender)
-        self.guard = Guard(sender, self.native)
-
-    @property
-    def answer(self) -> ServiceBusError | None:
-        return self.guard.answer
-
-    def is_native_and_open(self) -> bool:
-        return self.native and sdk.is_open(self.sender)
-
-    def is_ready(self) -> bool:
-        return self.native and self.sender._running and not self.guard.wants_token()
-
-    def in_place(self, operation: _Operation[T], now: float, deadline: float) -> T:
-        timeout_s = deadline - now
-        if timeout_s <= 0:
-            raise too_late()
-        guard = self.guard
-        guard.in_place = True
-        guard.answer = None
-        guard.arm(deadline + GRACE_S)
-        try:
-            return operation(self.sender, timeout_s)
-        except Exception as error:
-            if guard.disarm() and not isinstance(error, OperationTimeoutError):
-                raise OperationTimeoutError(message="The broker did not answer in time.") from error
+            is_over = is_over or opening.abandon()
+        except BaseException:  # an opening that was asked for as such goes on, whoever stopped waiting for it
+            goes_on = goes_on_s > 0 and self._opening is opening
             raise
         finally:
-            guard.disarm()
-            guard.in_place = False
-
-    def throw_away(self) -> threading.Thread:
-        thread = threading.Thread(target=self.close, name="pairbus-close", daemon=True)
-        start(thread)
-        return thread
-
-    def close(self) -> None:
-        """Closes for good, in its own time: the SDK says goodbye to the peer, and a hung one costs that time."""
-        self.guard.in_place = False
-        self.guard.arm(time.monotonic() + CLOSE_S)
+            if not goes_on:
+                self._opening = None
+                if not is_over or opening.spoilt:
+                    self._give_up(opening)
+        was_open = lost is not None or guarded.was_open
+        if not is_over:
+            raise told(last_word(self._timed_out(timeout_s), guarded.answer), was_open=was_open)
+        error = opening.error
+        if error is None:
+            self._opened(guarded, time.monotonic())
+            answered: T = opening.answer
+            return answered
+        self._refused(error)
         try:
-            self.sender.close()
-        except Exception:  # noqa: S110  # it is being thrown away: there is nobody to tell, and nothing to be done
-            pass
+            raise told(last_word(error, guarded.answer), was_open=was_open)
         finally:
-            self.guard.disarm()
-            self.guard.close_sockets()
+            opening.error = guarded.answer = None
+            del error  # it holds the frames, and those hold it
 
+    def _guarded_anew(self, lost: ServiceBusError | None) -> SdkSender:
+        if self._closed:  # under a call that found its link lost
+            raise lost or ValueError(CLOSED)
+        guarded = self._guarded = SdkSender(self._make())
+        if self._closed:  # by who saw no sender that could be shut
+            self._guarded = None
+            raise lost or ValueError(CLOSED)
+        return guarded
 
-class _Errand:
-    """A call on a thread of its own, because it may open a link. Left behind at the deadline, it clears up itself."""
-
-    def __init__(
-        self,
-        guarded: _SdkSender,
-        operation: _Operation[Any],
-        deadline: float,
-        lost: ServiceBusError | None,
-        goes_on_s: float,
-    ) -> None:
-        self._done = Latch()
-        self.answer: Any = None
-        self.error: BaseException | None = None
-        self.spoilt = False
-        self._abandoned = False
-        self._lock = threading.RLock()  # a signal handler that closes the sender may interrupt who holds it
-        self.guarded = guarded
-        self._operation = operation
-        self._deadline = deadline
-        #: When it is ended, if the caller has not done so.
-        self.ends = deadline + goes_on_s + GRACE_S
-        self._lost = lost
-
-    def start(self) -> None:
-        # The caller's context, so that traces and log records of the SDK belong to the caller's span.
-        run = contextvars.copy_context().run
-        start(threading.Thread(target=run, args=(self._run,), name="pairbus-open", daemon=True))
-
-    def wait(self, timeout_s: float) -> bool:
-        return self._done.wait(timeout_s)
-
-    def abandon(self) -> bool:
-        """End a call that nobody waits for any more; return True if its answer had come in the same instant."""
-        with self._lock:
-            if self._done.is_set():
-                return True
-            self._abandoned = True
-        self.guarded.guard.abort()
-        return False
-
-    def _run(self) -> None:
+    def _call(self, guarded: SdkSender, operation: Operation[T], deadline: float, lost: ServiceBusError | None) -> T:
+        """Make a call that may open a link, after the first of the user's retries if the broker has said no before."""
         sdk.quiet()
-        guard = self.guarded.guard
-        guard.arm(self.ends)
-        try:
-            self.answer = self._call()
-        except BaseException as error:
-            self.error = error
-            self.spoilt = guard.fired or sdk.spoils(error)
-        guard.disarm()
-        with self._lock:
-            self.spoilt = self.spoilt or self._abandoned or guard.fired
-            self._done.set()
-        if self._abandoned:
-            self.error = None
-        if self.spoilt:
-            self.guarded.close()
-
-    def _call(self) -> Any:
-        if self._abandoned or self.guarded.guard.fired:  # before it began, so that no socket was there to be shut
-            raise too_late()
-        sender = self.guarded.sender
-        answered = to_retry_after(sender, self._lost, self.guarded.guard.ends_at)
+        sender = guarded.sender
+        answered = to_retry_after(sender, lost, guarded.ends_at)
         if answered is None:
-            return self._operation(sender, time_left(self._deadline, time.monotonic()))
-        sdk.back_off(sender, answered, self._deadline)
+            return operation(sender, time_left(deadline, time.monotonic()))
+        sdk.back_off(sender, answered, deadline)
         with sdk.one_retry_less(sender):
-            return self._operation(sender, time_left(self._deadline, time.monotonic()))
+            return operation(sender, time_left(deadline, time.monotonic()))
+
+    def _give_up(self, opening: Opening[Any]) -> None:
+        """Let go of a sender whose opening came to nothing, or whose answer nobody will look at."""
+        self._guarded = None
+        if opening.abandon() and not opening.spoilt:
+            opening.guarded.throw_away()

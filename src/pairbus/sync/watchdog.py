@@ -9,7 +9,7 @@ the thread will look anyway; disarming takes a free lock. The thread sleeps unti
 then that call is usually long over, and it looks for the next one. It is woken only for a deadline earlier than that.
 
 What it decides: nothing but which deadlines have passed. What a shut sender means is the business of
-`guarded_sender.py`.
+`guarded_sender.py`, by way of `sdk_sender.py`.
 
 Private parts of the SDK that it touches (the rest is in `pairing/sdk.py`):
 
@@ -101,22 +101,22 @@ class Guard:
     """Stands beside one SDK sender: its deadline, its sockets, and how its failed attempts are judged."""
 
     __slots__ = (
-        "__weakref__", "_create", "_handle", "_handler", "_lock", "_open", "_put_off", "_sender", "_sock", "answer",
-        "deadline", "ends_at", "fired", "in_place", "was_open",
+        "__weakref__", "_create", "_handle", "_handler", "_lock", "_open", "_put_off", "_sock", "answer", "deadline",
+        "ends_at", "fired", "is_in_place", "sender", "was_open",
     )  # fmt: skip
 
     def __init__(self, sender: Any, native: bool = True) -> None:
         """`native`: the sender speaks through the SDK's own AMQP library. Another's sockets are out of reach."""
         self.deadline = NEVER
         self.fired = False
-        self.in_place = False  # the call runs on the caller's thread: nothing may be closed or opened in it
+        self.is_in_place = False  # the call runs on the caller's thread: nothing may be closed or opened in it
         #: What a broker answered to an earlier attempt of the call under way, if it did.
         self.answer: ServiceBusError | None = None
         #: What ends the call under way before its time, if anything: see `PrimaryTerms`.
         self.ends_at: EndsAt | None = None
         self._put_off = False
         self._lock = threading.RLock()  # as above
-        self._sender = sender
+        self.sender = sender
         self._handler: Any = None
         self._sock: socket.socket | None = None
         self._handle = sender._handle_exception
@@ -203,11 +203,11 @@ class Guard:
             if self.fired:
                 raise OperationTimeoutError(message="The link was not open in time.")
             self.was_open = True
-        del self._sender._open
+        del self.sender._open
 
     def _create_handler(self, auth: Any) -> None:
         self._create(auth)
-        handler = self._handler = self._sender._handler
+        handler = self._handler = self.sender._handler
         close = handler.close
 
         def close_all() -> None:
@@ -226,13 +226,13 @@ class Guard:
     def _judge(self, exception: BaseException) -> Any:
         if self.fired:
             raise OperationTimeoutError(message="The broker did not answer in time.") from exception
-        if self.in_place:
+        if self.is_in_place:
             if is_interruption(exception):
                 raise exception
-            error = judged(self._sender, exception)
+            error = judged(self.sender, exception)
         else:
             error = self._handle(exception)
-        if isinstance(error, ServiceBusServerBusyError) or ends_call(self._sender, self.ends_at, error):
+        if isinstance(error, ServiceBusServerBusyError) or ends_call(self.sender, self.ends_at, error):
             raise error
         self.answer = answered_with(error, self.answer)
         return error
