@@ -25,10 +25,11 @@ class Row(NamedTuple):
 
 
 def _rows() -> Iterator[Row]:
-    for line in (ROOT / "docs" / "behaviour.md").read_text().splitlines():
-        if match := re.fullmatch(r"\| P(\d+) \| (.*) \| (.*) \| (.*) \|", line):
-            number, sentence, modules, tests = match.groups()
-            yield Row(int(number), sentence, re.findall(r"`([^`]+)`", modules), re.findall(r"`([^`]+)`", tests))
+    text = (ROOT / "docs" / "behaviour.md").read_text()
+    for section in re.split(r"^## P", text, flags=re.MULTILINE)[1:]:
+        number, sentence, *rest = (part for part in re.split(r"\n{2,}", section.strip()))
+        modules, tests = (*rest, "", "")[:2]
+        yield Row(int(number), sentence, re.findall(r"`([^`]+)`", modules), re.findall(r"`([^`]+)`", tests))
 
 
 ROWS = list(_rows())

@@ -282,7 +282,7 @@ def ready_link_to_an_ejected_queue(real: Any, self: Rotation, queue: int) -> Pic
 
 # Bugs in what worlds with real brokers never meet: throttling, refusals by an entity, several pings, cancelled calls,
 # patience, brownouts, links that stand ready.
-# tests/simulation/sabotage/client_sabotages.py has the others.
+# tests/simulation/sabotage/pairing.py and clients.py have the others.
 SABOTAGES: tuple[tuple[type, str, Callable[..., Any], str], ...] = (
     (Coordinator, "halted_until", busy_does_not_pause, "P24"),
     (BusyPause, "busy", pause_is_short, "P24"),

@@ -1,8 +1,8 @@
 """Gives the paired clients what they need of asyncio; `sync/concurrency.py` gives the same of threads.
 
-`client.py`, `sender.py`, `receiver.py`, `provisioning.py`, `syphon.py` and `warm_link.py` are written once, here in
-`aio/`, and `scripts/generate_sync.py` makes those of `sync/` from them. Whatever tasks and threads do differently is in
-this file, in `engine_loop.py`, `health_monitor.py` and `sdk_sender.py`.
+`client.py`, `sender.py`, `guarded_sender.py`, `receiver.py`, `provisioning.py`, `syphon.py` and `warm_link.py` are
+written once, here in `aio/`, and `scripts/generate_sync.py` makes those of `sync/` from them. What tasks and threads do
+differently is in this file, in `engine_loop.py`, `health_monitor.py` and `sdk_sender.py`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from functools import wraps
 from typing import Any
 from unittest import mock
 
-from .. import combined, crashes, features, journal_world, partitioned
+from .. import combined, crashes, features, journal_world, partitioned, stalls
 from ..worlds import run_of, world_of
 
 JOURNAL = "journal", "stalled journal"
@@ -38,6 +38,7 @@ KINDS = {
     "crashes": (crashes.FIRST, crashes.EVERY),
     "partitioned": (partitioned.FIRST, partitioned.EVERY),
     "combined": (combined.FIRST, combined.EVERY),
+    "stalls": (stalls.FIRST, stalls.EVERY),
 }
 
 

@@ -16,12 +16,14 @@ from pairbus.broker.model import queue as queue_module
 from pairbus.broker.model import transaction
 from pairbus.broker.model.duplicates import DuplicateHistory
 from pairbus.broker.model.entity import QueueEntity
+from pairbus.broker.model.message import SCHEDULED
 from pairbus.broker.model.outcomes import DeadLetter, Defer
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import Sessions
 from pairbus.broker.operations import enqueue, transfer
 from pairbus.broker.operations.enqueue import EnqueueOperations
 from pairbus.broker.operations.receive import ReceiveOperations
+from pairbus.broker.operations.registry import Registry
 from pairbus.broker.operations.settlement import SettlementOperations
 from pairbus.broker.operations.transactions import TransactionOperations
 from pairbus.broker.slices import Slices
@@ -313,3 +315,33 @@ def number_of_a_partition_given_out_twice(real: Any, entity: Any, partition: int
     before = partitions.current
     real(entity, partition)
     partitions.last[before] = kept
+
+
+# -- what comes late after a stall
+
+
+@sabotage(Registry, "set_late", "stalls", 800224, "before it should be, so late")
+def late_message_shown_at_once(real: Any, namespace: Any, *, holds_back: bool, releases: bool) -> None:
+    """What is sent in a stall that is to make it late is received at once."""
+    real(namespace, holds_back=False, releases=releases)
+
+
+@sabotage(Registry, "set_late", "stalls", 800048, "before it should be, so late")
+def late_until_the_store_is_back(real: Any, namespace: Any, *, holds_back: bool, releases: bool) -> None:
+    """What is sent in a stall is received when the storage is back, and not so long after it as was asked for."""
+    real(namespace, holds_back=holds_back, releases=not holds_back)
+
+
+@sabotage(MessageQueue, "release_late", "stalls", 800248, "at the end there are messages")
+def scheduled_message_that_was_late_is_forgotten(real: Any, queue: Any, count: int) -> None:
+    """A scheduled message that was late never becomes due."""
+    kept = [message for message in queue.late if message.state != SCHEDULED]
+    queue.late.clear()
+    queue.late.extend(kept)
+    real(queue, count)
+
+
+@sabotage(Sessions, "is_late", "stalls", 801384, "was skipped before")
+def late_message_overtaken_in_its_session(real: Any, *arguments: Any) -> bool:
+    """A receiver of a session gets what was sent after a stall before what was sent in it."""
+    return False
