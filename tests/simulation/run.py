@@ -266,8 +266,9 @@ class Run:
                     self.checker.problems.append(f"the broker goes on serving {ended[0]}, which has ended")
                     return
             self._check_transactions(server)
-            if "jobs" in server.namespace.queues:
-                for session in server.namespace.queues["jobs"].active.sessions or ():
+            jobs = server.namespace.queues.get("jobs")
+            if jobs is not None and not jobs.deleting:  # what is restarted is thrown away, with its locks
+                for session in jobs.active.sessions or ():
                     if session.lock is not None and session.lock.on_lost is None:
                         self.checker.problems.append(f"{session} is locked, and its receiver has gone")
                         return
