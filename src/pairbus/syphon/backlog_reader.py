@@ -20,10 +20,11 @@ from pairbus.syphon.core.arrival import arrive
 from pairbus.syphon.core.destinations import HALT_S
 from pairbus.syphon.core.queue_discovery import GONE
 from pairbus.syphon.core.transfer import PendingTransfer
-from pairbus.wire.errors import Busy, ClientClosed, LinkLost, LockLost, NotFound, TooLarge, Unauthorized, WireError
+from pairbus.wire.errors import Busy, ClientClosed, LinkLost, NotFound, TooLarge, Unauthorized, WireError
 from pairbus.wire.partitions import number_of, partition_of
 from pairbus.wire.received import ReceivedMessage
 from pairbus.wire.receiver import COMPLETE, Receiver
+from pairbus.wire.settling import ABANDONED, COMPLETED, DEAD_LETTERED, RENEWED, by_answer
 
 from . import inspection
 
@@ -47,7 +48,6 @@ RETRY_S_MAX: Final = 30.0
 LEFT_ON_LINK_MAX: Final = 2000
 #: How long the old one stays open for what was under way on it.
 RETIRED_S: Final = 30.0
-TOKENS_AT_ONCE: Final = 200
 #: While only messages for destinations that are away come: how often to look, without locking, for others further on,
 #: and how far at once.
 SCOUT_S: Final = 5.0
@@ -249,13 +249,13 @@ class BacklogReader:
         self._left += count
 
     def complete(self, transfers: Sequence[PendingTransfer]) -> None:
-        self._settle(transfers, COMPLETE, lambda some: self._by_token(some, "completed"))
+        self._settle(transfers, COMPLETE, lambda some: self._by_token(some, COMPLETED))
 
     def dead_letter(self, transfers: Sequence[PendingTransfer], reason: str, description: str) -> None:
         info = {Symbol("DeadLetterReason"): reason, Symbol("DeadLetterErrorDescription"): description}
         state = Rejected(error=Error(DEAD_LETTER, description, info)).encode()
         words = {"reason": reason, "description": description}
-        self._settle(transfers, state, lambda some: self._by_token(some, "suspended", **words))
+        self._settle(transfers, state, lambda some: self._by_token(some, DEAD_LETTERED, **words))
 
     def _settle(
         self,
@@ -288,23 +288,17 @@ class BacklogReader:
             raise error
 
     async def _by_token(self, transfers: Sequence[PendingTransfer], disposition: str, **words: Any) -> None:
-        for start in range(0, len(transfers), TOKENS_AT_ONCE):
-            some = transfers[start : start + TOKENS_AT_ONCE]
-            try:
-                await self._ask(some, disposition, **words)
-                self.engine.settled(some)
-            except LockLost as error:
-                if len(some) == 1:
-                    self.engine.unsettled(some, error)
-                    continue
-                for transfer in some:  # one that is lost must not stand for the others
-                    await self._by_token([transfer], disposition, **words)
-            except WireError as error:
-                self.engine.unsettled(some, error)
+        for error, given in by_answer(transfers, await self._ask(transfers, disposition, **words)):
+            if error is None:
+                self.engine.settled(given)
+            else:
+                self.engine.unsettled(given, error)
 
-    async def _ask(self, transfers: Sequence[PendingTransfer], disposition: str, **words: Any) -> None:
+    async def _ask(
+        self, transfers: Sequence[PendingTransfer], disposition: str, **words: Any
+    ) -> list[WireError | None]:
         tokens = [transfer.token for transfer in transfers]
-        await self.engine.secondary_client.settle_by_token(self.path, tokens, disposition, **words)
+        return await self.engine.secondary_client.settle_each(self.path, tokens, disposition, **words)
 
     async def release(self, transfers: Sequence[PendingTransfer]) -> None:
         """Release these messages as far as possible; the others wait for their locks to end."""
@@ -315,28 +309,17 @@ class BacklogReader:
                     continue
             except (LinkLost, ClientClosed):
                 pass
-            for start in range(0, len(given), TOKENS_AT_ONCE):
-                try:
-                    await self._ask(given[start : start + TOKENS_AT_ONCE], "abandoned")
-                except LockLost:
-                    continue
-                except WireError as error:
-                    _log.info("%s: %d messages wait for their locks to end: %s", self.path, len(given), error)
-                    break
+            for error, kept in by_answer(given, await self._ask(given, ABANDONED)):
+                if error is not None:
+                    _log.info("%s: %d messages wait for their locks to end: %s", self.path, len(kept), error)
 
     async def renew(self, transfers: Sequence[PendingTransfer]) -> None:
         """Renew these locks. A lock that can't be renewed is asked for again, and ends by itself."""
-        for start in range(0, len(transfers), TOKENS_AT_ONCE):
-            some = transfers[start : start + TOKENS_AT_ONCE]
-            try:
-                await self.engine.secondary_client.renew(self.path, [transfer.token for transfer in some])
-            except LockLost:
-                for transfer in some if len(some) > 1 else ():
-                    await self.renew([transfer])
-            except WireError as error:
-                _log.info("%s: %d locks were not renewed: %s", self.path, len(some), error)
+        for error, given in by_answer(transfers, await self._ask(transfers, RENEWED)):
+            if error is None:
+                self.engine.renewed(given)
             else:
-                self.engine.renewed(some)
+                _log.info("%s: %d locks were not renewed: %s", self.path, len(given), error)
 
     async def stop(self) -> None:
         await self._close()

@@ -17,7 +17,7 @@ import random
 import ssl
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -38,6 +38,7 @@ from .links import ReopeningLink
 from .receiver import SESSION_WAIT, NextSession, Receiver
 from .requests import LockToken
 from .sender import Sender
+from .settling import settle_each
 from .tokens import Tokens
 from .transactions import Controller, Transaction
 from .transport import SingleFlight, Transport
@@ -240,12 +241,19 @@ class WireClient:
         timeout: float | None = None,
         transaction: Transaction | None = None,
     ) -> None:
-        """Settle messages by lock token: 'completed', 'abandoned', 'defered' or 'suspended' (dead-letter), from
-        whatever process holds the tokens."""
+        """Settle messages by lock token in one request: 'completed', 'abandoned', 'defered' or 'suspended'
+        (dead-letter). One lost lock fails it for all; `settle_each` tells which."""
         body = requests.update_disposition(
             tokens, disposition, reason=reason, description=description, properties=properties
         )
         await self.request(entity, requests.UPDATE_DISPOSITION, body, timeout, transaction=transaction)
+
+    async def settle_each(
+        self, entity: str, tokens: Sequence[LockToken], disposition: str, **options: Any
+    ) -> list[WireError | None]:
+        """Settle messages by lock token in requests of many, and return for each the error or None; `settling.py` has
+        the rules and the options."""
+        return await settle_each(self, entity, tokens, disposition, **options)
 
     async def renew(self, entity: str, tokens: Iterable[LockToken], timeout: float | None = None) -> list[float]:
         """Renew locks and return their new ends in unix seconds, in the order of the tokens."""

@@ -123,6 +123,11 @@ class WireClient:
     def settle_by_token(self, entity: str, tokens: Iterable[LockToken], disposition: str, **options: Any) -> None:
         self._thread.run(self._client.settle_by_token(entity, tokens, disposition, **options))
 
+    def settle_each(
+        self, entity: str, tokens: Sequence[LockToken], disposition: str, **options: Any
+    ) -> list[WireError | None]:
+        return self._thread.run(self._client.settle_each(entity, tokens, disposition, **options))
+
     def renew(self, entity: str, tokens: Iterable[LockToken], timeout: float | None = None) -> list[float]:
         return self._thread.run(self._client.renew(entity, tokens, timeout))
 

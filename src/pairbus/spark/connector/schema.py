@@ -351,11 +351,13 @@ def _time(value: Any) -> dt.datetime | None:
 
 
 class Lock(NamedTuple):
-    """Of a row of a lock stream. `until`: unix time at which it ends, None where the row does not say."""
+    """Of a row of a lock stream. `until`: unix time at which it ends; `number`: the sequence number of the message.
+    None where the row does not say."""
 
     entity: str
     token: UUID
     until: float | None
+    number: int | None
 
 
 class Outgoing(NamedTuple):
@@ -484,19 +486,23 @@ def _lock(row: Mapping[str, Any]) -> Lock | None:
     entity, token, until = row.get("entity"), row.get("lock_token"), row.get("locked_until")
     if entity is None or token is None:
         return None
-    if until is None and row.get("amqp") is not None:
-        until = _locked_until(row["amqp"])
+    number = row.get("sequence_number")
+    if (until is None or number is None) and row.get("amqp") is not None:
+        annotations = _annotations(row["amqp"])
+        number = annotations.get("x-opt-sequence-number") if number is None else number
+        until = _time(annotations.get("x-opt-locked-until")) if until is None else until
     try:
-        return Lock(entity, UUID(token), None if until is None else _milliseconds(until) / 1000)
+        end = None if until is None else _milliseconds(until) / 1000
+        return Lock(entity, UUID(token), end, number if isinstance(number, int) else None)
     except (ValueError, AttributeError, TypeError):
         raise InvalidOption(f"a row's lock_token or locked_until is not as a lock stream gives it: {token!r}") from None
 
 
-def _locked_until(payload: bytes) -> dt.datetime | None:
+def _annotations(payload: bytes) -> dict[Any, Any]:
     try:
-        return _time(read_message_annotations(payload, split(payload)).get("x-opt-locked-until"))
+        return read_message_annotations(payload, split(payload))
     except AmqpError:
-        return None
+        return {}
 
 
 def _shown(value: Any) -> Any:

@@ -39,6 +39,7 @@ from pairbus.wire.partitions import (
     search_ranges,
 )
 from pairbus.wire.received import ReceivedMessage
+from pairbus.wire.settling import COMPLETED
 from pairbus.wire.sync import Receiver, WireClient
 
 from .batch_reader import (
@@ -491,10 +492,11 @@ def remove(address: Address, entity: str, was_read: WhatWasRead) -> int:
         return _remove_below(client, entity, selection.last + 1, was_read)
     removed = 0
     for messages in take(address, Share(entity, len(selection), selection)):
-        tokens = [each.lock_token for each in messages if each in was_read and each.lock_token is not None]
-        if tokens:
-            client.settle_by_token(entity, tokens, "completed")
-            removed += len(tokens)
+        locked = {each.lock_token: each.sequence_number for each in messages if each in was_read and each.lock_token}
+        for answer in client.settle_each(entity, list(locked), COMPLETED, numbers=list(locked.values())):
+            if answer is not None:
+                raise answer
+        removed += len(locked)
         if any(each not in was_read for each in messages):
             break  # it was made again just now; these come again when their locks end
     return removed

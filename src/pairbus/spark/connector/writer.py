@@ -28,7 +28,8 @@ from pairbus.spark.runtime import connections
 from pairbus.spark.runtime.process_mailbox import ProcessMailbox
 from pairbus.syphon.core.destinations import HALT_S, RefusalVerdict, pause, verdict_of
 from pairbus.syphon.core.rate_limit import RateLimit
-from pairbus.wire.errors import LockLost, NotFound, WireError
+from pairbus.wire.errors import NotFound, WireError
+from pairbus.wire.settling import COMPLETED, DEAD_LETTERED, count_lost
 
 from .arrow_rows import StreamWriter, batches, by_bytes
 from .entities import without_dead_letters
@@ -37,7 +38,6 @@ from .schema import Lock, Outgoing, Unsendable, outgoing
 from .values.row_ids import RowIds
 
 SEND_TIMEOUT_S: Final = 60.0
-TOKENS_AT_ONCE: Final = 200
 AT_ONCE: Final = 1000
 CHUNK_BYTES: Final = 16 * 1024 * 1024
 #: What a message costs in memory besides its payload.
@@ -108,39 +108,21 @@ def current_stream_task(run: str) -> Task:
 # -- settling
 
 
-def settle(address: Address, locks: Iterable[Lock], disposition: str = "completed", why: str | None = None) -> int:
+def settle(address: Address, locks: Iterable[Lock], disposition: str = COMPLETED, why: str | None = None) -> int:
     """Settle what was received, and return how many locks were lost: that costs a duplicate, never a message."""
     by_entity: dict[str, list[Lock]] = {}
     for lock in locks:
         by_entity.setdefault(lock.entity, []).append(lock)
-    return sum(
-        _settle(address, entity, found[begin : begin + TOKENS_AT_ONCE], disposition, why)
-        for entity, found in by_entity.items()
-        for begin in range(0, len(found), TOKENS_AT_ONCE)
-    )
-
-
-def _settle(address: Address, entity: str, locks: list[Lock], disposition: str, why: str | None) -> int:
-    reason = None if why is None else REASON
-    try:
-        connections.client(address).settle_by_token(
-            entity,
-            [lock.token for lock in locks],
-            disposition,
-            reason=reason,
-            description=why,
-            timeout=SEND_TIMEOUT_S,
+    words = {} if why is None else {"reason": REASON, "description": why}
+    lost = 0
+    for entity, found in by_entity.items():
+        tokens, numbers = [lock.token for lock in found], [lock.number for lock in found]
+        lost += count_lost(
+            connections.client(address).settle_each(
+                entity, tokens, disposition, numbers=numbers, timeout=SEND_TIMEOUT_S, **words
+            )
         )
-    except LockLost:
-        if len(locks) == 1:
-            return 1
-        # One lost lock fails the request of all, which may have settled the others: one by one these are then said to
-        # be lost too, so the time tells how many were.
-        for lock in locks:
-            _settle(address, entity, [lock], disposition, why)
-        now = time.time()
-        return max(1, sum(lock.until is not None and lock.until <= now for lock in locks))
-    return 0
+    return lost
 
 
 # -- sending
@@ -437,7 +419,7 @@ class _Sending:
             self._file.add(rows)
         if self._writer.config.settle is not None:
             for why, locks in dead.items():
-                self.sent.lost += settle(self._writer.config.settle, locks, "suspended", why)
+                self.sent.lost += settle(self._writer.config.settle, locks, DEAD_LETTERED, why)
 
 
 class _Writing:

@@ -10,7 +10,6 @@ back, so that a stop leaves nothing locked.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
 import time
@@ -36,7 +35,7 @@ from pairbus.syphon.core.destinations import RefusalVerdict, Trouble
 from pairbus.syphon.core.draining import Unavailable
 from pairbus.syphon.core.progress import Report
 from pairbus.syphon.core.rate_limit import RateLimit
-from pairbus.wire.errors import LockLost, WireError
+from pairbus.wire.settling import ABANDONED
 
 from .lock_batches import LockBatch
 from .preflight import (
@@ -226,12 +225,7 @@ class Mover(Transfer):
     def _give_back(self, tokens: list[UUID]) -> None:
         """Give locks back at once: waiting for the lock to end would raise the delivery count just the same."""
         client = connections.client(self._source.address)
-        for token in tokens:
-            try:
-                with contextlib.suppress(LockLost):
-                    client.settle_by_token(self._source.entity, [token], "abandoned", timeout=5.0)
-            except WireError:
-                return  # what can't be given back waits for its lock to end
+        client.settle_each(self._source.entity, tokens, ABANDONED, timeout=5.0)
 
     def _write_events(self, mailbox: ProcessMailbox) -> None:
         assert self._ledger is not None

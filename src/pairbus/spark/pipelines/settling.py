@@ -17,27 +17,27 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
-from pairbus.amqp.errors import AmqpError
-from pairbus.amqp.message import read_message_annotations, split
 from pairbus.spark.connector.entities import without_dead_letters
 from pairbus.spark.connector.lock_reader import is_about_sessions
 from pairbus.spark.connector.options import Address, InvalidOption, parse
 from pairbus.spark.runtime import connections
-from pairbus.wire.errors import LockLost, Refused
+from pairbus.wire.errors import Refused
+from pairbus.wire.settling import (
+    ABANDONED,
+    COMPLETED,
+    DEAD_LETTERED,
+    DEFERRED,
+    RENEWED,
+    TOKENS_AT_ONCE,
+    count_lost,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-TOKENS_AT_ONCE: Final = 200
 SETTLE_S: Final = 30.0
 #: The columns that are needed. The sequence number tells, where a request fails, what it has settled all the same.
 COLUMNS: Final = {"entity": "string", "lock_token": "string", "sequence_number": "bigint"}
-COMPLETED: Final = "completed"
-ABANDONED: Final = "abandoned"
-DEAD_LETTERED: Final = "suspended"
-DEFERRED: Final = "defered"  # sic
-RENEWED: Final = "renewed"
-_DEFERRED_STATE: Final = 1
 #: The options that name the namespace.
 _NAMESPACE: Final = ("connectionString", "connectionStringEnv", "fullyQualifiedNamespace", "credential", "caFile")
 
@@ -153,54 +153,11 @@ def _settled(
 def settle(
     address: Address, entity: str, locked: Mapping[UUID, int], disposition: str = COMPLETED, **words: str | None
 ) -> Settled:
-    """Settle messages of an entity (lock token → sequence number) in requests of many. A lost lock keeps no other from
-    being settled."""
-    tokens = list(locked)
-    lost = 0
-    for begin in range(0, len(tokens), TOKENS_AT_ONCE):
-        some = tokens[begin : begin + TOKENS_AT_ONCE]
-        try:
-            _request(address, entity, some, disposition, words)
-        except LockLost:
-            if len(some) == 1:
-                lost += 1
-                continue
-            # it does not say whose, and the others may be settled or not
-            doubtful = [token for token in some if not _is_settled(address, entity, token, disposition, words)]
-            lost += sum(_is_lost(address, entity, locked[token], disposition) for token in doubtful)
-    return Settled(len(tokens) - lost, lost)
-
-
-def _request(
-    address: Address, entity: str, tokens: list[UUID], disposition: str, words: Mapping[str, str | None]
-) -> None:
+    """Settle messages of an entity: lock token → sequence number."""
+    tokens, numbers = list(locked), list(locked.values())
     client = connections.client(address)
-    if disposition == RENEWED:
-        client.renew(entity, tokens, timeout=SETTLE_S)
-    else:
-        client.settle_by_token(entity, tokens, disposition, timeout=SETTLE_S, **words)
-
-
-def _is_settled(address: Address, entity: str, token: UUID, disposition: str, words: Mapping[str, str | None]) -> bool:
-    try:
-        _request(address, entity, [token], disposition, words)
-    except LockLost:
-        return False
-    return True
-
-
-def _is_lost(address: Address, entity: str, number: int, disposition: str) -> bool:
-    """Look whether the message was settled by a request that failed for the sake of another one."""
-    if disposition in (RENEWED, ABANDONED):
-        return disposition == RENEWED
-    for payload in connections.client(address).peek(entity, number, 1):
-        try:
-            annotations = read_message_annotations(payload, split(payload))
-        except AmqpError:
-            continue
-        if annotations.get("x-opt-sequence-number") == number:
-            return disposition != DEFERRED or annotations.get("x-opt-message-state") != _DEFERRED_STATE
-    return disposition == DEFERRED
+    lost = count_lost(client.settle_each(entity, tokens, disposition, numbers=numbers, timeout=SETTLE_S, **words))
+    return Settled(len(locked) - lost, lost)
 
 
 # -- may it

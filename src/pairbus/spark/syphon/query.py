@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
 
 from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.message import read_message_annotations, split
@@ -41,8 +42,9 @@ from pairbus.syphon.core.progress import Progress, Report
 from pairbus.syphon.core.queue_discovery import GONE, Listed
 from pairbus.syphon.core.transfer import Key
 from pairbus.wire import WireClient
-from pairbus.wire.errors import LockLost, NotFound, WireError
+from pairbus.wire.errors import NotFound, WireError
 from pairbus.wire.partitions import ask_async, search_ranges
+from pairbus.wire.settling import ABANDONED
 from pairbus.wire.sync import LoopThread
 
 from .sink import EVENTS, NAME, SinkOptions, SyphonSink
@@ -73,6 +75,9 @@ GLANCE_S: Final = 0.15
 GLANCE_S_MAX: Final = 5.0
 #: Beyond it, sequence numbers are not counted up one by one (those of a partitioned queue), and say nothing.
 COUNT_MAX: Final = 1_000_000_000
+
+#: What can't be given back in this time waits for its lock to end.
+GIVE_BACK_S: Final = 5.0
 
 _BOTH: Final[tuple[Which, ...]] = ("primary", "secondary")
 
@@ -560,8 +565,7 @@ class SparkSyphon:
 
     def _give_back(self, looking: LoopThread, tokens: list[tuple[str, str]]) -> None:
         if tokens:
-            with contextlib.suppress(WireError):
-                looking.run(self._release(tokens))
+            looking.run(self._release(tokens))
 
     async def _scan(self) -> list[draining.Seen]:
         seen: list[draining.Seen] = []
@@ -596,13 +600,13 @@ class SparkSyphon:
                     self.progress.counted(count)
 
     async def _release(self, tokens: list[tuple[str, str]]) -> None:
-        from uuid import UUID
-
+        by_queue: dict[str, list[UUID]] = {}
+        for queue, token in tokens:
+            self._left.pop((queue, token), None)
+            by_queue.setdefault(queue, []).append(UUID(token))
         async with connections.endpoint(self._secondary).client() as client:
-            for queue, token in tokens:
-                self._left.pop((queue, token), None)
-                with contextlib.suppress(LockLost, NotFound):
-                    await client.settle_by_token(queue, [UUID(token)], "abandoned", timeout=5.0)
+            for queue, given in by_queue.items():
+                await client.settle_each(queue, given, ABANDONED, timeout=GIVE_BACK_S)
 
 
 class _Known:

@@ -36,9 +36,9 @@ from pairbus.syphon.endpoint import Endpoint
 from pairbus.wire import WireClient
 from pairbus.wire.errors import LockLost, Unauthorized, WireError
 from pairbus.wire.sender import Sender
+from pairbus.wire.settling import ABANDONED, COMPLETED, DEAD_LETTERED, by_answer
 from pairbus.wire.transactions import via_of
 
-TOKENS_AT_ONCE: Final = 200
 #: Sent and settled in one transaction: together no more than the 100 messages that the service allows.
 TRANSACTION_MESSAGES: Final = 50
 TRANSACTIONS_AT_ONCE: Final = 4
@@ -210,7 +210,7 @@ class TransferTask:
             transaction = await client.transaction(via_of(queue), SETTLE_S)
             async with transaction:
                 tokens = [transfer.token for transfer in transfers]
-                await client.settle_by_token(queue, tokens, "completed", timeout=SETTLE_S, transaction=transaction)
+                await client.settle_by_token(queue, tokens, COMPLETED, timeout=SETTLE_S, transaction=transaction)
                 payloads = [transfer.payload for transfer in transfers]
                 for error in await sender.send_many(payloads, timeout=SETTLE_S, transaction=transaction):
                     if error is not None:
@@ -273,9 +273,9 @@ class TransferTask:
         for command in commands:
             match command:
                 case Complete(_, transfers):
-                    self.spawn(self._settle(transfers, "completed"))
+                    self.spawn(self._settle(transfers, COMPLETED))
                 case DeadLetter(_, transfers, reason, description):
-                    self.spawn(self._settle(transfers, "suspended", reason, description))
+                    self.spawn(self._settle(transfers, DEAD_LETTERED, reason, description))
                 case Leave(_, transfers, trouble):
                     is_refused = trouble.verdict is RefusalVerdict.REFUSED
                     self._note_left(transfers, is_refused)
@@ -284,7 +284,7 @@ class TransferTask:
                             (*transfer.key, f"{trouble.condition}: {trouble.text}") for transfer in transfers
                         ]
                 case Release(_, transfers):
-                    self.spawn(self._settle(transfers, "abandoned"))
+                    self.spawn(self._settle(transfers, ABANDONED))
                 case Renew():
                     pass  # no renewal on Spark: batches are small enough
 
@@ -336,34 +336,22 @@ class TransferTask:
 
     async def _settle(self, transfers: Sequence[PendingTransfer], disposition: str, *why: str) -> None:
         """Settle the transfers of one queue by their tokens. `why`: reason and description of a dead letter."""
-        for begin in range(0, len(transfers), TOKENS_AT_ONCE):
-            await self._settle_some(transfers[begin : begin + TOKENS_AT_ONCE], disposition, *why)
-
-    async def _settle_some(self, transfers: Sequence[PendingTransfer], disposition: str, *why: str) -> None:
         queue, tokens = transfers[0].handle.queue, [transfer.token for transfer in transfers]
-        reason, description = why or (None, None)
-        try:
-            await self._secondary_client.settle_by_token(
-                queue, tokens, disposition, reason=reason, description=description, timeout=SETTLE_S
-            )
-        except WireError as error:
-            if len(transfers) > 1 and isinstance(error, LockLost):
-                # One lost lock fails the request of all: one by one it shows which.
-                for transfer in transfers:
-                    await self._settle_some([transfer], disposition, *why)
-                return
-            if isinstance(error, Unauthorized):
-                self.access_refused("secondary", error)
-            self.carry_out(
-                self.transfer_state.unsettled(transfers, self.loop.time(), lock_lost=isinstance(error, LockLost))
-            )
-            return
-        if disposition == "suspended":
-            for transfer in transfers:
-                name = transfer.path
-                self._counts.dead_lettered[name] = self._counts.dead_lettered.get(name, 0) + 1
-            self._record("dead-letter", None, transfers, "ok")
-        self.transfer_state.settled(transfers)
+        words = dict(zip(("reason", "description"), why, strict=False))
+        answers = await self._secondary_client.settle_each(queue, tokens, disposition, timeout=SETTLE_S, **words)
+        for error, given in by_answer(transfers, answers):
+            if error is not None:
+                if isinstance(error, Unauthorized):
+                    self.access_refused("secondary", error)
+                is_lost = isinstance(error, LockLost)
+                self.carry_out(self.transfer_state.unsettled(given, self.loop.time(), lock_lost=is_lost))
+                continue
+            if disposition == DEAD_LETTERED:
+                for transfer in given:
+                    name = transfer.path
+                    self._counts.dead_lettered[name] = self._counts.dead_lettered.get(name, 0) + 1
+                self._record("dead-letter", None, given, "ok")
+            self.transfer_state.settled(given)
 
     def _note_left(self, transfers: Sequence[PendingTransfer], is_refused: bool = False) -> None:
         ends = time.time() - self.loop.time()
