@@ -187,9 +187,9 @@ def _brought_home(
         elif not is_replay or key not in DEAD_LETTER_PROPERTIES:
             kept.append(raw)
     path = _path(found)
-    session_id = _text(found, SESSION_ID)
-    ttl_ms = _ttl_ms(found)
-    scheduled_ms = _scheduled_ms(found)
+    session_id = _text(found, SESSION_ID) if SESSION_ID in found else None
+    ttl_ms = _ttl_ms(found) if TIME_TO_LIVE in found else None
+    scheduled_ms = _scheduled_ms(found) if SCHEDULED_TIME in found else None
 
     annotations: list[bytes] = []
     for key, raw in raw_pairs(payload, s.message_annotations) if keeps_annotations else ():
@@ -200,7 +200,7 @@ def _brought_home(
             annotations.append(raw)
     if scheduled_ms is not None:
         annotations.append(_SCHEDULED_KEY + scheduled_ms.to_bytes(8, "big", signed=True))
-    hops = _without(payload, s.delivery_annotations, BROKER_ANNOTATIONS)
+    hops = _without(payload, s.delivery_annotations, BROKER_ANNOTATIONS) if s.delivery_annotations else []
 
     if ttl_ms is not None and count_backlog_time and enqueued_time is not None:
         # The time to live of a scheduled message begins at its scheduled time.
@@ -213,10 +213,10 @@ def _brought_home(
         b"".join(
             (
                 _header(payload, s, ttl_ms),
-                _map(0x71, hops),
-                _map(0x72, annotations),
+                _map(0x71, hops) if hops else b"",
+                _map(0x72, annotations) if annotations else b"",
                 _properties(payload, s, session_id, ttl_ms, now),
-                _map(0x74, kept),
+                _map(0x74, kept) if kept else b"",
                 rest,
             )
         ),
@@ -308,18 +308,14 @@ def _path(found: dict[str, Any]) -> str:
     return path
 
 
-def _text(found: dict[str, Any], name: str) -> str | None:
-    if name not in found:
-        return None
+def _text(found: dict[str, Any], name: str) -> str:
     value = found[name]
     if type(value) is not str:
         raise _wrong_type(name, value, "string")
     return value
 
 
-def _ttl_ms(found: dict[str, Any]) -> int | None:
-    if TIME_TO_LIVE not in found:
-        return None
+def _ttl_ms(found: dict[str, Any]) -> int:
     value = found[TIME_TO_LIVE]
     ticks = type(value) is Described and value.descriptor == _TIMESPAN
     number = value.value if ticks else value
@@ -331,9 +327,7 @@ def _ttl_ms(found: dict[str, Any]) -> int | None:
     return ttl_ms
 
 
-def _scheduled_ms(found: dict[str, Any]) -> int | None:
-    if SCHEDULED_TIME not in found:
-        return None
+def _scheduled_ms(found: dict[str, Any]) -> int:
     value = found[SCHEDULED_TIME]
     if type(value) is not Timestamp:
         raise _wrong_type(SCHEDULED_TIME, value, "timestamp")

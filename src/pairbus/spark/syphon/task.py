@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -137,7 +138,7 @@ class TransferTask:
                 )
                 for row in rows
             ]  # fmt: skip
-        arrivals = [self._arrival(row, now, now_unix) for row in rows]
+        arrivals = self._arrivals(rows, now, now_unix)
         if self._in_transactions:
             arrivals = await self._carry_in_transactions(arrivals)
         commands, wanted = self.transfer_state.received(arrivals, now)
@@ -153,28 +154,18 @@ class TransferTask:
             counts.troubles[path] = (trouble.verdict.value, trouble.text, trouble.condition, trouble.strikes)
         return counts
 
-    def _arrival(self, row: Locked, now: float, now_unix: float) -> PendingTransfer | Rejection:
+    def _arrivals(self, rows: Sequence[Locked], now: float, now_unix: float) -> list[PendingTransfer | Rejection]:
         if self._destination is not None:
-            return bound_for(
-                self._destination,
-                row.queue,
-                row.payload,
-                row.token,
-                now=now,
-                now_unix=now_unix,
-                handle=row,
-                is_dead_letter=self._is_replay,
-            )
-        return arrive(
-            row.queue.removesuffix("/$DeadLetterQueue"),
-            row.payload,
-            row.token,
+            bound = partial(bound_for, self._destination, now=now, now_unix=now_unix, is_dead_letter=self._is_replay)
+            return [bound(row.queue, row.payload, row.token, handle=row) for row in rows]
+        home = partial(
+            arrive,
             now=now,
             now_unix=now_unix,
-            handle=row,
             count_backlog_time=self._count_backlog_time,
             is_replay=self._is_replay,
         )
+        return [home(row.queue.removesuffix("/$DeadLetterQueue"), row.payload, row.token, handle=row) for row in rows]
 
     # -- both in one
 
@@ -224,10 +215,7 @@ class TransferTask:
             if error.condition == NOT_IMPLEMENTED:
                 self._in_transactions = False  # the peer has none
             return False
-        path, counts = transfers[0].path, self._counts
-        counts.moved[path] = counts.moved.get(path, 0) + len(transfers)
-        counts.moved_bytes += sum(transfer.size for transfer in transfers)
-        self._record("move", path, transfers, "ok")
+        self._note_moved(transfers)
         return True
 
     async def _via_sender(self, via: str) -> Sender:
@@ -289,10 +277,7 @@ class TransferTask:
                     pass  # no renewal on Spark: batches are small enough
 
     def confirmed(self, transfers: Sequence[PendingTransfer]) -> None:
-        path, counts = transfers[0].path, self._counts
-        counts.moved[path] = counts.moved.get(path, 0) + len(transfers)
-        counts.moved_bytes += sum(transfer.size for transfer in transfers)
-        self._record("move", path, transfers, "ok")
+        self._note_moved(transfers)
         self.carry_out(self.transfer_state.confirmed(transfers))
 
     def not_confirmed(self, transfers: Sequence[PendingTransfer], error: WireError) -> None:
@@ -352,6 +337,12 @@ class TransferTask:
                     self._counts.dead_lettered[name] = self._counts.dead_lettered.get(name, 0) + 1
                 self._record("dead-letter", None, given, "ok")
             self.transfer_state.settled(given)
+
+    def _note_moved(self, transfers: Sequence[PendingTransfer]) -> None:
+        path, counts = transfers[0].path, self._counts
+        counts.moved[path] = counts.moved.get(path, 0) + len(transfers)
+        counts.moved_bytes += sum([transfer.size for transfer in transfers])
+        self._record("move", path, transfers, "ok")
 
     def _note_left(self, transfers: Sequence[PendingTransfer], is_refused: bool = False) -> None:
         ends = time.time() - self.loop.time()

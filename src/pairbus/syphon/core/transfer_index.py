@@ -7,6 +7,7 @@ Keeps the counts right and the limits kept; `_move` is the only one that changes
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 from .transfer import TABLE, Input, Key, PendingTransfer, State
@@ -71,44 +72,38 @@ class TransferIndex:
 
     # -- the index
 
-    def _move(self, transfer: PendingTransfer, what: Input) -> bool:
-        before = transfer.state
-        after = TABLE.get((before, what))
-        if after is None:
-            return False
-        transfer.state = after
-        if after is State.LEFT:
-            self._forget(transfer)
-            self._left[transfer.key] = transfer
-            if len(self._left) > LEFT_MAX:
-                del self._left[next(iter(self._left))]
-        elif after is State.DONE:
-            self._forget(transfer)
-            if self._left.get(transfer.key) is transfer:
+    def _move(self, transfers: Iterable[PendingTransfer], what: Input) -> list[PendingTransfer]:
+        """Change the state of transfers, and return those that it changed."""
+        moved: list[PendingTransfer] = []
+        before: State | None = None
+        after: State | None = None
+        for transfer in transfers:
+            if transfer.state is not before:
+                before = transfer.state
+                after = TABLE.get((before, what))
+            if after is not None:
+                transfer.state = after
+                moved.append(transfer)
+        ended = [transfer for transfer in moved if transfer.state is State.LEFT or transfer.state is State.DONE]
+        self._forget(ended)
+        for transfer in ended:
+            if transfer.state is State.LEFT:
+                self._left[transfer.key] = transfer
+                if len(self._left) > LEFT_MAX:
+                    del self._left[next(iter(self._left))]
+            elif self._left.get(transfer.key) is transfer:
                 del self._left[transfer.key]
-        return True
+        return moved
 
-    def _keep(self, transfer: PendingTransfer) -> None:
-        self._transfers[transfer.key] = transfer
-        self._in_hand[transfer.path] = self._in_hand.get(transfer.path, 0) + 1
-        self._in_hand_bytes += transfer.size
-
-    def _forget(self, transfer: PendingTransfer) -> None:
-        transfer.payload = b""
-        if self._transfers.get(transfer.key) is not transfer:
-            return
-        del self._transfers[transfer.key]
-        self._in_hand_bytes -= transfer.size
-        count = self._in_hand.pop(transfer.path) - 1
-        if count:
-            self._in_hand[transfer.path] = count
-
-    def _queue_up(self, transfer: PendingTransfer, *, first: bool = False) -> None:
-        waiting = self._waiting.setdefault(transfer.path, deque())
-        if first:
-            waiting.appendleft(transfer)
-        else:
-            waiting.append(transfer)
+    def _forget(self, transfers: Iterable[PendingTransfer]) -> None:
+        for transfer in transfers:
+            transfer.payload = b""
+            if self._transfers.get(transfer.key) is transfer:
+                del self._transfers[transfer.key]
+                self._in_hand_bytes -= transfer.size
+                count = self._in_hand.pop(transfer.path) - 1
+                if count:
+                    self._in_hand[transfer.path] = count
 
     def _unqueue(self, transfer: PendingTransfer) -> None:
         waiting = self._waiting.get(transfer.path)

@@ -11,6 +11,7 @@ carries them out. Where each message lies is kept in `transfer_index`, what can 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -68,6 +69,7 @@ class TransferState(TransferIndex):
         commands: list[Command] = []
         left: dict[str, tuple[Trouble, list[PendingTransfer]]] = {}
         known: list[PendingTransfer] = []
+        obstacles: dict[str, Trouble | None] = {}
         wanted: set[str] = set()
         if not self._transfers and not self._left:
             self._ticked_at = now
@@ -77,27 +79,29 @@ class TransferState(TransferIndex):
             if key in self._transfers and self._came_again(self._transfers[key], transfer):
                 continue
             self._left.pop(key, None)
-            self._keep(transfer)
+            self._transfers[key] = transfer
+            self._in_hand[path] = self._in_hand.get(path, 0) + 1
+            self._in_hand_bytes += transfer.size
             if key in self._remembered:
-                self._move(transfer, Input.KNOWN)
-                known.append(transfer)
+                known += self._move((transfer,), Input.KNOWN)
             elif self._stopping:
-                self._move(transfer, Input.STOPPED)
+                self._move((transfer,), Input.STOPPED)
                 commands.append(Release(transfer.queue, [transfer]))
             elif isinstance(arrival, Rejection):
                 self._reject(transfer, arrival.reason, arrival.description, commands)
             else:
-                obstacle = self.destinations.obstacle(path, now)
+                if path not in obstacles:
+                    obstacles[path] = self.destinations.obstacle(path, now)
+                obstacle = obstacles[path]
                 if obstacle is None and self._in_hand[path] > PER_DESTINATION_MAX and self._is_slow(path, now):
                     obstacle = _passing("slower than its messages come", "pairbus:slow", now)
                 if obstacle is None or self._waits_for_trial(path):
-                    self._queue_up(transfer)
+                    self._waiting.setdefault(path, deque()).append(transfer)
                     wanted.add(path)
                 elif obstacle.verdict.is_for_good:
                     self._reject(transfer, *_words(path, obstacle), commands)
                 else:
-                    self._move(transfer, Input.UNAVAILABLE)
-                    left.setdefault(path, (obstacle, []))[1].append(transfer)
+                    left.setdefault(path, (obstacle, []))[1].extend(self._move((transfer,), Input.UNAVAILABLE))
         commands += [Leave(path, transfers, trouble) for path, (trouble, transfers) in left.items()]
         commands += [Complete(queue, transfers) for queue, transfers in _by_queue(known)]
         return commands, wanted
@@ -107,7 +111,7 @@ class TransferState(TransferIndex):
 
     def _came_again(self, known: PendingTransfer, transfer: PendingTransfer) -> bool:
         """Take in a message that is still in hand, since its lock had run out. The new lock serves a send under way."""
-        if self._move(known, Input.AGAIN):
+        if self._move((known,), Input.AGAIN):
             known.token, known.handle = transfer.token, transfer.handle
             known.lock_s, known.locked_until = transfer.lock_s, transfer.locked_until
             return True
@@ -115,7 +119,7 @@ class TransferState(TransferIndex):
             self._remember(known)
         if known.state is State.WAITING:
             self._unqueue(known)
-        self._forget(known)
+        self._forget((known,))
         return False
 
     # -- to the primary
@@ -149,26 +153,24 @@ class TransferState(TransferIndex):
         if not waiting:
             del self._waiting[path]
         if late:
-            for transfer in late:
-                self._move(transfer, Input.UNAVAILABLE)
+            self._move(late, Input.UNAVAILABLE)
             commands.append(Leave(path, late, _passing("its lock ran short before it was sent", "pairbus:late", now)))
         if not chosen:
             return None, commands
         epoch = self.destinations.begin(path)
-        for transfer in chosen:
-            self._move(transfer, Input.TAKEN)
+        for transfer in self._move(chosen, Input.TAKEN):
             transfer.epoch = epoch
         return Send(path, chosen), commands
 
     def confirmed(self, transfers: Sequence[PendingTransfer]) -> list[Command]:
         """Note that the primary confirmed a send. This is the only way to a completion."""
-        home: list[PendingTransfer] = []
-        for transfer in transfers:
-            if self._move(transfer, Input.CONFIRMED):
-                transfer.payload = b""
-                home.append(transfer)
-            else:
-                self._remember(transfer)  # it was given up before the answer came
+        home = self._move(transfers, Input.CONFIRMED)
+        for transfer in home:
+            transfer.payload = b""
+        if len(home) < len(transfers):
+            for transfer in transfers:
+                if transfer not in home:
+                    self._remember(transfer)  # it was given up before the answer came
         if transfers:
             self.destinations.succeeded(transfers[0].path, transfers[0].epoch)
             if transfers[0].alone:
@@ -188,10 +190,9 @@ class TransferState(TransferIndex):
             self.destinations.succeeded(path, epoch)
             if len(transfers) > 1:
                 self.destinations.batch_refused(path, error, len(transfers))
-                for transfer in reversed(transfers):
-                    if self._move(transfer, Input.SPLIT):
-                        transfer.alone = True
-                        self._queue_up(transfer, first=True)
+                for transfer in self._move(reversed(transfers), Input.SPLIT):
+                    transfer.alone = True
+                    self._waiting.setdefault(path, deque()).appendleft(transfer)
                 return commands
             self.destinations.answered_alone(path, is_confirmed=False)
         else:
@@ -200,7 +201,7 @@ class TransferState(TransferIndex):
             for transfer in transfers:
                 self._reject(transfer, *_words(path, trouble), commands)
         else:
-            left = [transfer for transfer in transfers if self._move(transfer, Input.UNAVAILABLE)]
+            left = self._move(transfers, Input.UNAVAILABLE)
             if left:
                 commands.append(Leave(path, left, self.destinations.trouble(path) or trouble))
         self._leave_if_obstructed(path, now, commands)
@@ -224,15 +225,14 @@ class TransferState(TransferIndex):
             for transfer in waiting:
                 self._reject(transfer, *_words(path, trouble), commands)
         elif waiting:
-            for transfer in waiting:
-                self._move(transfer, Input.UNAVAILABLE)
+            self._move(waiting, Input.UNAVAILABLE)
             commands.append(Leave(path, list(waiting), trouble))
 
     # -- settling
 
-    def settled(self, transfers: Iterable[PendingTransfer]) -> None:
+    def settled(self, transfers: Sequence[PendingTransfer]) -> None:
+        self._move(transfers, Input.SETTLED)
         for transfer in transfers:
-            self._move(transfer, Input.SETTLED)
             self._remembered.pop(transfer.key, None)
 
     def unsettled(self, transfers: Iterable[PendingTransfer], now: float, *, lock_lost: bool) -> list[Command]:
@@ -245,8 +245,8 @@ class TransferState(TransferIndex):
             transfer.tries += 1
             if lock_lost or transfer.tries >= SETTLE_TRIES or transfer.locked_until <= now:
                 self._lose(transfer)
-            elif self._move(transfer, Input.UNSETTLED):
-                again.append(transfer)
+            else:
+                again += self._move((transfer,), Input.UNSETTLED)
         for queue, given in _by_queue(transfer for transfer in again if transfer.state is State.CONFIRMED):
             commands.append(Complete(queue, given))
         for transfer in again:
@@ -257,7 +257,7 @@ class TransferState(TransferIndex):
     def _lose(self, transfer: PendingTransfer) -> None:
         if transfer.state is State.CONFIRMED:
             self._remember(transfer)
-        self._move(transfer, Input.LOCK_LOST)
+        self._move((transfer,), Input.LOCK_LOST)
 
     # -- locks and time
 
@@ -278,7 +278,7 @@ class TransferState(TransferIndex):
         for transfer in over:
             if transfer.state is State.WAITING:
                 self._unqueue(transfer)
-            self._move(transfer, Input.LOCK_OVER)
+        self._move(over, Input.LOCK_OVER)
         return [Renew(queue, transfers) for queue, transfers in _by_queue(due)]
 
     def renewed(self, transfers: Iterable[PendingTransfer], now: float) -> None:
@@ -302,8 +302,7 @@ class TransferState(TransferIndex):
     def retry(self, path: str, count_max: int) -> list[Command]:
         """Return left messages of a destination to release before their locks end, to try it or since it is back."""
         chosen = [each for each in self._left.values() if each.path == path and each.reason is None][:count_max]
-        for transfer in chosen:
-            self._move(transfer, Input.RETRIED)
+        self._move(chosen, Input.RETRIED)
         return [Release(queue, transfers) for queue, transfers in _by_queue(chosen)]
 
     def stop(self) -> list[Command]:
@@ -312,28 +311,25 @@ class TransferState(TransferIndex):
         released = [transfer for transfers in self._waiting.values() for transfer in transfers]
         released += self._left.values()
         self._waiting.clear()
-        for transfer in released:
-            self._move(transfer, Input.STOPPED)
+        self._move(released, Input.STOPPED)
         return [Release(queue, transfers) for queue, transfers in _by_queue(released)]
 
     def give_up(self) -> list[Command]:
         """Return what to release: messages without an answer from the primary, and those that it refused. What it
         confirmed must not be released, and waits for its lock to end."""
         commands = self.stop()
-        released: list[PendingTransfer] = []
-        for transfer in list(self._transfers.values()):
-            if transfer.state is State.SENT:
-                released.append(transfer)
-            self._move(transfer, Input.GIVEN_UP)
+        held = list(self._transfers.values())
+        released = [transfer for transfer in held if transfer.state is State.SENT]
+        self._move(held, Input.GIVEN_UP)
         return [*commands, *(Release(queue, transfers) for queue, transfers in _by_queue(released))]
 
     def _reject(self, transfer: PendingTransfer, reason: str, description: str, commands: list[Command]) -> None:
         if not self._buries:
-            if self._move(transfer, Input.UNAVAILABLE):
+            if self._move((transfer,), Input.UNAVAILABLE):
                 transfer.reason = (reason, description)
                 trouble = Trouble(RefusalVerdict.REFUSED, description, reason, 1, transfer.since, transfer.since)
                 commands.append(Leave(transfer.path, [transfer], trouble))
-        elif self._move(transfer, Input.REJECTED):
+        elif self._move((transfer,), Input.REJECTED):
             transfer.payload = b""
             transfer.reason = (reason, description)
             last = commands[-1] if commands else None

@@ -40,7 +40,7 @@ def pack(entity: str, messages: Sequence[tuple[bytes, bytes]]) -> Iterator[pa.Re
     is none, with which nothing could be settled."""
     for some in _by_size(messages):
         tokens, payloads = zip(*some, strict=True)
-        if any(len(token) != TOKEN_BYTES for token in tokens):
+        if {*map(len, tokens)} != {TOKEN_BYTES}:
             raise ValueError(f"{entity} delivers messages without lock tokens of {TOKEN_BYTES} bytes")
         ends = struct.pack(f"<{len(payloads)}I", *accumulate(map(len, payloads)))
         columns: list[list[str] | list[bytes]] = [[entity], [b"".join(tokens)], [ends], [b"".join(payloads)]]
