@@ -60,7 +60,9 @@ class Exchange(Owner):
         return f"<Exchange with {self.node}: {'lost' if self.error else f'{len(self._waiting)} waiting'}>"
 
     async def opened(self, deadline: float) -> None:
-        await before(deadline, f"attaching to {self.node}", asyncio.shield(self._opened))
+        if not self._opened.done():
+            await before(deadline, f"attaching to {self.node}", asyncio.shield(self._opened))
+        self._opened.result()
 
     def _not_opened(self, open_timeout: float) -> None:
         self._drop(TimedOut(TIMED_OUT, f"attaching to {self.node}: no answer in {open_timeout:g} s"))
@@ -71,7 +73,10 @@ class Exchange(Owner):
     ) -> Response:
         """Send a request and return the answer, whatever its status is. `build(message_id, reply_to)` encodes it;
         `state` is the encoded state of its delivery, where it is part of a transaction."""
-        await before(deadline, f"{what}: waiting for {REQUESTS_MAX} other requests", self._turn.acquire())
+        if self._turn.locked():
+            await before(deadline, f"{what}: waiting for {REQUESTS_MAX} other requests", self._turn.acquire())
+        else:
+            await self._turn.acquire()
         try:
             while self.error is None and (self._sender.credit <= 0 or self._transport.paused):
                 waiter: asyncio.Future[None] = self._transport.loop.create_future()

@@ -9,6 +9,7 @@ takes and gives plain values, so that the same requests can be made from another
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -72,14 +73,20 @@ def put_token(message_id: str, reply_to: str, audience: str, token: Token) -> by
 def management_request(
     message_id: str, reply_to: str, operation: str, body: Mapping[str, Any], server_timeout_s: float
 ) -> bytes:
+    properties = encode_message(properties=Properties(message_id=message_id, reply_to=reply_to), body=None)
+    return properties + _operation(operation, server_timeout_s) + encode_message(body=("value", dict(body)))
+
+
+@lru_cache(maxsize=100)
+def _operation(operation: str, server_timeout_s: float) -> bytes:
+    """Return the application properties of a request: the same again and again."""
     return encode_message(
-        properties=Properties(message_id=message_id, reply_to=reply_to),
         application_properties={
             "operation": operation,
             "type": "entity-mgmt",
             "com.microsoft:server-timeout": UInt(max(1, int(server_timeout_s * 1000))),
         },
-        body=("value", dict(body)),
+        body=None,
     )
 
 

@@ -257,7 +257,6 @@ class TransferTask:
     # -- called by the senders
 
     def carry_out(self, commands: Iterable[Command]) -> None:
-        self._changed.set()
         for command in commands:
             match command:
                 case Complete(_, transfers):
@@ -265,6 +264,7 @@ class TransferTask:
                 case DeadLetter(_, transfers, reason, description):
                     self.spawn(self._settle(transfers, DEAD_LETTERED, reason, description))
                 case Leave(_, transfers, trouble):
+                    self._changed.set()
                     is_refused = trouble.verdict is RefusalVerdict.REFUSED
                     self._note_left(transfers, is_refused)
                     if is_refused:

@@ -8,7 +8,7 @@ than to move it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -60,8 +60,8 @@ def _by_size(messages: Sequence[tuple[bytes, bytes]]) -> Iterator[Sequence[tuple
 
 def unpack(batch: pa.RecordBatch) -> Iterator[list[Locked]]:
     """Yield the messages of each row of a batch."""
-    columns: Iterable[list[bytes]] = (batch.column(name).to_pylist() for name in SCHEMA.names[1:])
-    for entity, tokens, ends, messages in zip(batch.column("entity").to_pylist(), *columns, strict=True):
+    columns = [batch.column(name).to_pylist() for name in SCHEMA.names]
+    for entity, tokens, ends, messages in zip(*columns, strict=True):
         found, begin = [], 0
         for number, (end,) in enumerate(struct.iter_unpack("<I", ends)):
             at = number * TOKEN_BYTES
