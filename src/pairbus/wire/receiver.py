@@ -113,6 +113,16 @@ class Receiver(ReopeningLink):
         state = "closed" if self.closed else "open" if self._receiver is not None else "not open"
         return f"<Receiver {self.entity} {self.mode}: {state}, {len(self._buffer)} at hand>"
 
+    @property
+    def at_hand(self) -> int:
+        """Return how many messages have come that no `receive` has returned."""
+        return len(self._buffer)
+
+    @property
+    def unsettled(self) -> int:
+        """Return how many messages of the link that is open are not settled on it."""
+        return 0 if self._receiver is None else self._receiver.unsettled
+
     # -- receiving
 
     async def receive(self, max_count: int = 1, max_wait: float | None = None) -> list[ReceivedMessage]:

@@ -203,6 +203,14 @@ class Receiver:
         return self._receiver.is_open
 
     @property
+    def at_hand(self) -> int:
+        return self._receiver.at_hand
+
+    @property
+    def unsettled(self) -> int:
+        return self._receiver.unsettled
+
+    @property
     def session_id(self) -> str | None:
         found = self._receiver.session_id
         return found if isinstance(found, str) else None

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.spark.connector.options import Address
@@ -26,3 +29,29 @@ def test_p51_a_cause_has_a_connection_of_its_own(pair: Pair, make_queue: MakeQue
 def test_a_host_name_has_its_cause_too() -> None:
     made = connections.endpoint(Address("Endpoint=sb://h;SharedAccessKeyName=a;SharedAccessKey=b", cause="syphon"))
     assert made.cause == "syphon"
+
+
+def test_a_receiver_is_kept_for_the_next_batch(pair: Pair, make_queue: MakeQueue, monkeypatch: Any) -> None:
+    make_queue(pair.primary, "lent")
+    payload = encode_message(properties=Properties(message_id="m"), body=b"x")
+    connections.sender(pair.primary_address, "lent").send_many([payload] * 4)
+    with connections.receiver(pair.primary_address, "lent") as first:
+        assert first.receive(1, max_wait=5)
+        with connections.receiver(pair.primary_address, "lent") as second:
+            assert second is not first, "lent out already"
+    with connections.receiver(pair.primary_address, "lent") as again:
+        assert again is second and again.is_open and not first.is_open, "one is kept"
+        assert again.receive(1, max_wait=5) and again.unsettled == 1
+    monkeypatch.setattr(connections, "UNSETTLED_MAX", 1)
+    with connections.receiver(pair.primary_address, "lent") as spent:
+        assert spent is again
+    assert not spent.is_open, "brokers bound what one link may have unsettled"
+
+
+def test_a_receiver_is_closed_where_a_batch_is_broken_off(pair: Pair, make_queue: MakeQueue) -> None:
+    make_queue(pair.primary, "broken")
+    with pytest.raises(RuntimeError), connections.receiver(pair.primary_address, "broken") as lent:
+        raise RuntimeError
+    assert not lent.is_open
+    with connections.receiver(pair.primary_address, "broken") as another:
+        assert another is not lent

@@ -304,14 +304,11 @@ def take(address: Address, share: Share) -> Iterator[list[ReceivedMessage]]:
     if share.sessions:
         yield from _by_session(address, share)
         return
-    receiver = connections.client(address).receiver(share.entity)
-    try:
+    with connections.receiver(address, share.entity) as receiver:
         if share.chosen is None:
             yield from _all(receiver, share.count, share.wait_s)
         else:
             yield from _chosen(receiver, share.count, share.chosen)
-    finally:
-        receiver.close()
 
 
 def _by_session(address: Address, share: Share) -> Iterator[list[ReceivedMessage]]:

@@ -9,16 +9,22 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 from pairbus.errors import PairbusError
 from pairbus.spark.connector.options import CREDENTIALS, Address, InvalidOption
 from pairbus.syphon.endpoint import Endpoint
-from pairbus.wire.sync import Sender, WireClient
+from pairbus.wire.sync import Receiver, Sender, WireClient
+
+#: Brokers bound what one link may have delivered without a settlement on it; here it is settled by token.
+UNSETTLED_MAX: Final = 1000
 
 _lock = threading.Lock()
 _clients: dict[Address, WireClient] = {}
 _senders: dict[tuple[Address, str], Sender] = {}
+_receivers: dict[tuple[Address, str], Receiver] = {}
 _pid = os.getpid()
 
 
@@ -43,6 +49,31 @@ def sender(address: Address, entity: str) -> Sender:
     return found
 
 
+@contextmanager
+def receiver(address: Address, entity: str) -> Iterator[Receiver]:
+    """Lend one of this process's receivers for an entity, and keep it where the loan ends without an error: to attach
+    and detach a link costs more than to receive a message. One that holds messages, or has delivered many, is
+    closed."""
+    key = (address, entity)
+    with _lock:
+        _forget_parents()
+        found = _receivers.pop(key, None)
+    if found is None:
+        found = client(address).receiver(entity)
+    try:
+        yield found
+    except BaseException:
+        found.close()
+        raise
+    with _lock:
+        is_sound = found.is_open and found.at_hand == 0 and found.unsettled < UNSETTLED_MAX
+        is_kept = is_sound and key not in _receivers
+        if is_kept:
+            _receivers[key] = found
+    if not is_kept:
+        found.close()
+
+
 def close_all() -> None:
     """Close all connections before the process ends, so that the broker sees its links closed rather than cut."""
     with _lock:
@@ -50,6 +81,7 @@ def close_all() -> None:
         found = list(_clients.values())
         _clients.clear()
         _senders.clear()
+        _receivers.clear()
     for each in found:
         try:
             each.close()
@@ -63,6 +95,7 @@ def _forget_parents() -> None:
     if _pid != os.getpid():
         _clients.clear()
         _senders.clear()
+        _receivers.clear()
         _pid = os.getpid()
 
 
