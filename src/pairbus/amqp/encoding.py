@@ -288,6 +288,13 @@ def _own_element(kind: type) -> Encoder:
     return write
 
 
+def _uuid_element(out: bytearray, item: Any, depth: int) -> None:
+    # lock tokens come in arrays of hundreds
+    if not isinstance(item, UUID):
+        raise TypeError
+    out += item.bytes
+
+
 def _variable_element(kind: type, size: struct.Struct) -> Encoder:
     def write(out: bytearray, item: Any, depth: int) -> None:
         if not isinstance(item, kind):
@@ -371,7 +378,7 @@ _ELEMENTS: Final[dict[int, Encoder]] = {
     0x74: _own_element(Decimal32),
     0x84: _own_element(Decimal64),
     0x94: _own_element(Decimal128),
-    0x98: _own_element(UUID),
+    0x98: _uuid_element,
     **{code: _variable_element(kind, _u8) for code, kind in ((0xA0, bytes), (0xA1, str), (0xA3, str))},
     **{code: _variable_element(kind, _u32) for code, kind in ((0xB0, bytes), (0xB1, str), (0xB3, str))},
     **{code: _compound_element(kind, False) for code, kind in ((0xC0, list), (0xC1, dict), (0xE0, Array))},
