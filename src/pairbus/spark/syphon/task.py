@@ -130,15 +130,16 @@ class TransferTask:
         await self._until(self._has_room)
         counts, now, now_unix = self._counts, self.loop.time(), time.time()
         self.transfer_state.tick(now)  # forgets what was left by earlier batches
+        ids = [message_id_of(row.payload) if self._wants_events else None for row in rows]
         if self._wants_events:  # every delivery is billed, whatever becomes of it (P51)
             counts.events += [
                 Event(
-                    "receive", now_unix, row.queue, message_id_of(row.payload), len(row.payload), "ok",
+                    "receive", now_unix, row.queue, message_id, len(row.payload), "ok",
                     row.queue.removesuffix("/$DeadLetterQueue"),
                 )
-                for row in rows
+                for row, message_id in zip(rows, ids, strict=True)
             ]  # fmt: skip
-        arrivals = self._arrivals(rows, now, now_unix)
+        arrivals = self._arrivals(rows, ids, now, now_unix)
         if self._in_transactions:
             arrivals = await self._carry_in_transactions(arrivals)
         commands, wanted = self.transfer_state.received(arrivals, now)
@@ -154,10 +155,16 @@ class TransferTask:
             counts.troubles[path] = (trouble.verdict.value, trouble.text, trouble.condition, trouble.strikes)
         return counts
 
-    def _arrivals(self, rows: Sequence[Locked], now: float, now_unix: float) -> list[PendingTransfer | Rejection]:
+    def _arrivals(
+        self, rows: Sequence[Locked], ids: Sequence[str | None], now: float, now_unix: float
+    ) -> list[PendingTransfer | Rejection]:
+        """Return what rows become. The handle of a transfer is what it is received from and, for the ledger, its id."""
         if self._destination is not None:
             bound = partial(bound_for, self._destination, now=now, now_unix=now_unix, is_dead_letter=self._is_replay)
-            return [bound(row.queue, row.payload, row.token, handle=row) for row in rows]
+            return [
+                bound(queue, payload, token, handle=(queue, message_id))
+                for (queue, token, payload), message_id in zip(rows, ids, strict=True)
+            ]
         home = partial(
             arrive,
             now=now,
@@ -165,7 +172,10 @@ class TransferTask:
             count_backlog_time=self._count_backlog_time,
             is_replay=self._is_replay,
         )
-        return [home(row.queue.removesuffix("/$DeadLetterQueue"), row.payload, row.token, handle=row) for row in rows]
+        return [
+            home(queue.removesuffix("/$DeadLetterQueue"), payload, token, handle=(queue, message_id))
+            for (queue, token, payload), message_id in zip(rows, ids, strict=True)
+        ]
 
     # -- both in one
 
@@ -177,7 +187,7 @@ class TransferTask:
         by_queue: dict[str, list[PendingTransfer]] = {}
         for each in arrivals:
             if isinstance(each, PendingTransfer):
-                by_queue.setdefault(each.handle.queue, []).append(each)
+                by_queue.setdefault(each.handle[0], []).append(each)
         batches = [
             transfers[at : at + TRANSACTION_MESSAGES]
             for transfers in by_queue.values()
@@ -194,7 +204,7 @@ class TransferTask:
         """Carry messages of one queue in one transaction, and return whether nothing is left to do about them."""
         if not self._in_transactions:
             return False
-        client, queue = self.primary_client, transfers[0].handle.queue
+        client, queue = self.primary_client, transfers[0].handle[0]
         is_committing = False
         try:
             sender = await self._via_sender(via_of(queue))
@@ -321,7 +331,7 @@ class TransferTask:
 
     async def _settle(self, transfers: Sequence[PendingTransfer], disposition: str, *why: str) -> None:
         """Settle the transfers of one queue by their tokens. `why`: reason and description of a dead letter."""
-        queue, tokens = transfers[0].handle.queue, [transfer.token for transfer in transfers]
+        queue, tokens = transfers[0].handle[0], [transfer.token for transfer in transfers]
         words = dict(zip(("reason", "description"), why, strict=False))
         answers = await self._secondary_client.settle_each(queue, tokens, disposition, timeout=SETTLE_S, **words)
         for error, given in by_answer(transfers, answers):
@@ -347,17 +357,16 @@ class TransferTask:
     def _note_left(self, transfers: Sequence[PendingTransfer], is_refused: bool = False) -> None:
         ends = time.time() - self.loop.time()
         for transfer in transfers:
-            token = str(UUID(bytes_le=transfer.handle.token))
+            token = str(UUID(bytes_le=transfer.token))
             self._counts.left.append(
-                (transfer.handle.queue, token, transfer.path, transfer.locked_until + ends, is_refused)
+                (transfer.handle[0], token, transfer.path, transfer.locked_until + ends, is_refused)
             )
 
     def _record(self, kind: str, entity: str | None, transfers: Sequence[PendingTransfer], outcome: str) -> None:
         if self._wants_events:
             now = time.time()
             self._counts.events += [
-                Event(kind, now, entity or p.queue, message_id_of(p.handle.payload), p.size, outcome, p.queue)
-                for p in transfers
+                Event(kind, now, entity or p.queue, p.handle[1], p.size, outcome, p.queue) for p in transfers
             ]
 
     # -- plumbing
