@@ -41,7 +41,7 @@ class Hasty:
         return self._module.sleep(SHORTER_S.get(seconds, seconds))
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def hasty_sdk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in MODULES:

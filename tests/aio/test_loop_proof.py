@@ -138,10 +138,10 @@ async def test_p44_closing_does_not_wait_for_ever_for_a_coroutine(
 
 async def test_a_client_belongs_to_one_loop(stage: MakeStage) -> None:
     given = stage()
-    given.monitor._check_loop()
+    given.monitor.check_loop()
 
     async def elsewhere() -> None:
-        given.monitor._check_loop()
+        given.monitor.check_loop()
 
     def on_another_loop() -> None:
         asyncio.run(elsewhere())
@@ -149,14 +149,14 @@ async def test_a_client_belongs_to_one_loop(stage: MakeStage) -> None:
     with pytest.raises(WrongLoopError, match="from another one"):
         await asyncio.to_thread(on_another_loop)
     with pytest.raises(WrongLoopError, match="outside of a loop"):
-        await asyncio.to_thread(given.monitor._check_loop)
+        await asyncio.to_thread(given.monitor.check_loop)
 
 
 async def test_in_a_forked_child_the_loop_is_the_parents(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
     given = stage()
-    monkeypatch.setattr(monitor_module.os, "getpid", lambda: -1)  # type: ignore[attr-defined]
+    monkeypatch.setattr("pairbus.aio.sdk_sender.os.getpid", lambda: -1)
     with pytest.raises(ForkedClientError):
-        await asyncio.to_thread(given.monitor._check_loop)
+        await asyncio.to_thread(given.monitor.check_loop)
 
 
 def test_a_timer_keeps_no_loop_alive() -> None:

@@ -16,7 +16,8 @@ import pytest
 from azure.servicebus import exceptions
 
 from pairbus.pairing.sdk import LinkLost
-from pairbus.sync.watchdog import NEVER, WATCHDOG, Guard, let_go, sockets_of
+from pairbus.sync.sdk_sender import Guard, let_go, sockets_of
+from pairbus.sync.watchdog import NEVER, WATCHDOG
 
 from ..pairing.sdk_rig import LATE_S
 from .background import wait_until

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import os
 import threading
 import uuid
 from collections import deque
@@ -23,9 +22,8 @@ from typing import Any, Final
 
 from pairbus.aio.concurrency import guarded_await, guarded_call, pause
 from pairbus.aio.guarded_sender import GuardedSender
-from pairbus.pairing import sdk
+from pairbus.aio.sdk_sender import HomeLoop
 from pairbus.pairing.control_file import FIRST_LOOK_S
-from pairbus.pairing.errors import WrongLoopError
 from pairbus.pairing.events import OpenLinks, SendPing
 from pairbus.pairing.health_monitor import PINGS_AT_ONCE_MAX, HealthMonitorBase
 from pairbus.pairing.routing import budget
@@ -40,9 +38,8 @@ TELL_S: Final = 1.0
 class HealthMonitor(HealthMonitorBase[GuardedSender]):
     def _prepare(self) -> None:
         self.lock = threading.RLock()  # nothing comes in between on a loop; it costs less than a `nullcontext`
-        self.loop = asyncio.get_running_loop()
-        self.check_loop = self._check_loop
-        self._pid = os.getpid()
+        home = HomeLoop()
+        self.loop, self.check_loop = home.loop, home.check
         self._telling = False
         self._pinging = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -50,19 +47,6 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
         self._answers: deque[Awaitable[object]] = deque()
         self._teller: asyncio.Task[None] | None = None
         self._first_look = asyncio.Event()
-
-    def _check_loop(self) -> None:
-        """Raise where the caller is not on the loop that the SDK's connections, and our timers, belong to."""
-        running = asyncio._get_running_loop()
-        if running is self.loop:
-            return
-        if os.getpid() != self._pid:
-            raise sdk.forked("")
-        where = "outside of a loop" if running is None else "from another one"
-        raise WrongLoopError(
-            f"this client was paired on an event loop and is used {where};"
-            " pair a client of its own on each loop, and use pairbus.ServiceBusClient where there is none"
-        )
 
     def attend(self) -> None:
         commands = self.coordinator.commands

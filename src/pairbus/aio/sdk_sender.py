@@ -27,6 +27,7 @@ from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
 
 from pairbus.pairing import sdk
+from pairbus.pairing.errors import WrongLoopError
 from pairbus.pairing.guarded_sender import (
     AFTER_STALL_S,
     CLOSE_S,
@@ -78,6 +79,27 @@ def take_if_free(held: list[bool], lock: Lock) -> None:
     if is_free:
         lock._locked = True
     held.append(is_free)
+
+
+class HomeLoop:
+    """The event loop, and the process, that clients belong to."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._process = os.getpid()
+
+    def check(self) -> None:
+        """Raise where the caller is not on the loop that the SDK's connections, and our timers, belong to."""
+        running = asyncio._get_running_loop()
+        if running is self.loop:
+            return
+        if os.getpid() != self._process:
+            raise sdk.forked("")
+        where = "outside of a loop" if running is None else "from another one"
+        raise WrongLoopError(
+            f"this client was paired on an event loop and is used {where};"
+            " pair a client of its own on each loop, and use pairbus.ServiceBusClient where there is none"
+        )
 
 
 class SenderAfterFork:

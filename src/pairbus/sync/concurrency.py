@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from pairbus.pairing.health_monitor import guarded as guarded_call
 from pairbus.pairing.sdk import is_interruption
 from pairbus.sync import fork
-from pairbus.sync.watchdog import let_go, sockets_of
+from pairbus.sync.sdk_sender import let_go, sockets_of
 
 __all__ = ["guarded_call", "is_interruption"]
 

@@ -4,32 +4,70 @@ On an open link a call runs on the caller's thread with the watchdog beside it. 
 socket can be shut (DNS, a TCP connect, a token's issuer) belongs to opening, and that runs on another thread, which the
 caller leaves behind at the deadline; it ends by itself a little later and clears up. What a failure leads to is decided
 in `guarded_sender.py`.
+
+Private parts of the SDK that it touches (the rest is in `pairing/sdk.py`):
+
+    sender._create_handler             called for every new link: the guard learns of the AMQP client
+    sender._handler                    that AMQP client
+    sender._open                       replaced until the first link is open: was anything sent?
+    sender._handle_exception           replaced for the guarded sender: see pairing/sdk.py
+    sender._config.ssl_context         replaced by a context that shows its socket before the handshake
+    handler.close                      public, but of a private class: replaced, so that it always closes its socket
+    handler._keep_alive_thread         forgotten before closing: not waited for
+    handler._connection._transport.sock          socket, SSLSocket, or a WebSocket with a `.sock` of its own
+    handler._cbs_authenticator._expires_on, ._refresh_window    when the next send will fetch a token
 """
 
 from __future__ import annotations
 
 import contextvars
+import os
+import socket
+import ssl
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from azure.servicebus import ServiceBusSender
-from azure.servicebus.exceptions import OperationTimeoutError
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
 
 from pairbus.pairing import sdk
-from pairbus.pairing.guarded_sender import CLOSE_S, GRACE_S, SdkSenderBase, too_late
+from pairbus.pairing.guarded_sender import (
+    AFTER_STALL_S,
+    CLOSE_S,
+    GRACE_S,
+    STALLED_S,
+    EndsAt,
+    SdkSenderBase,
+    answered_with,
+    ends_call,
+    too_late,
+)
+from pairbus.pairing.sdk import is_interruption, judged, tls_context
 from pairbus.sync import fork
-from pairbus.sync.interrupts import Latch, start, take
-from pairbus.sync.watchdog import Guard
-
-__all__ = ["Opening", "Operation", "SdkSender", "SenderAfterFork", "in_background", "take", "take_if_free"]
+from pairbus.sync.interrupts import Latch, start
+from pairbus.sync.watchdog import NEVER, WATCHDOG
 
 T = TypeVar("T")
 
 #: Takes the SDK's sender and the seconds that are left.
 Operation = Callable[[Any, float], T]
-take_if_free = take
+# A guard that has fired fires again until its call is over: a retry may have opened another socket meanwhile.
+AGAIN_S = 0.1
+# A token is fetched off the caller's thread if the SDK would fetch it within this time.
+TOKEN_MARGIN_S = 5.0
+
+
+def take(held: list[bool], lock: threading.Lock, timeout_s: float) -> None:
+    """Append to `held` whether the lock could be taken within the time; see `interrupts.py`."""
+    held.extend(map(lock.acquire, (True,), (timeout_s,)))
+
+
+def take_if_free(held: list[bool], lock: threading.Lock) -> None:
+    """Append to `held` whether the lock was free; it is taken then."""
+    held.extend(map(lock.acquire, (False,)))
 
 
 def in_background(work: Callable[[], object]) -> threading.Thread:
@@ -59,6 +97,147 @@ class SenderAfterFork:
         self._opening = self._wanted_since = None
         if guarded is not None:
             guarded.forget()
+
+
+class Guard:
+    """Stands beside one SDK sender: its deadline, its sockets, and how its failed attempts are judged."""
+
+    __slots__ = (
+        "__weakref__", "_create", "_handle", "_handler", "_lock", "_open", "_put_off", "_sock", "answer", "deadline",
+        "ends_at", "fired", "is_in_place", "sender", "was_open",
+    )  # fmt: skip
+
+    def __init__(self, sender: Any, native: bool = True) -> None:
+        """`native`: the sender speaks through the SDK's own AMQP library. Another's sockets are out of reach."""
+        self.deadline = NEVER
+        self.fired = False
+        self.is_in_place = False  # the call runs on the caller's thread: nothing may be closed or opened in it
+        #: What a broker answered to an earlier attempt of the call under way, if it did.
+        self.answer: ServiceBusError | None = None
+        #: What ends the call under way before its time, if anything: see `PrimaryTerms`.
+        self.ends_at: EndsAt | None = None
+        self._put_off = False
+        self._lock = threading.RLock()  # as above
+        self.sender = sender
+        self._handler: Any = None
+        self._sock: socket.socket | None = None
+        self._handle = sender._handle_exception
+        sender._handle_exception = self._judge
+        #: A link was open, so that something may have been sent. While it is False, a guard that has fired is the end:
+        #: nothing will be sent any more.
+        self.was_open = False
+        self._open = sender._open
+        sender._open = self._open_first
+        if not native:
+            return
+        config = sender._config
+        if config.use_tls:
+            config.ssl_context = _ShowingContext(self, config.ssl_context, config.connection_verify)
+        self._create = sender._create_handler
+        sender._create_handler = self._create_handler
+        WATCHDOG.watch(self)
+
+    def arm(self, deadline: float) -> None:
+        self._put_off = False
+        self.deadline = deadline
+        if deadline < WATCHDOG.next_look:
+            WATCHDOG.wake()
+
+    def disarm(self) -> bool:
+        """End the watch, and return whether the guard had fired. After that the guard shuts nothing."""
+        with self._lock:
+            self.deadline = NEVER
+        return self.fired
+
+    def fire(self, now: float) -> None:
+        with self._lock:
+            if self.deadline > now:
+                return  # over in time after all
+            if now - self.deadline > STALLED_S and not (self._put_off or self.fired or self.deadline == 0.0):
+                # This process stood still: the answer may be there already, and the call is yet to see it.
+                self._put_off = True
+                self.deadline = now + AFTER_STALL_S
+                return
+            self.fired = True
+            self.deadline = now + AGAIN_S
+            for sock in self._sockets():
+                _shut(sock)
+
+    def abort(self) -> None:
+        """Fires now, and goes on until the call is over. A call that has not begun yet sees that it has fired."""
+        with self._lock:
+            self.deadline = 0.0
+            self.fired = True
+        self.fire(time.monotonic())
+        if self.deadline < WATCHDOG.next_look:
+            WATCHDOG.wake()
+
+    def wants_token(self) -> bool:
+        """Return whether the next send would fetch a token, which can take as long as its issuer likes."""
+        authenticator = getattr(self._handler, "_cbs_authenticator", None)
+        if authenticator is None or authenticator._expires_on is None:
+            return True
+        left: float = authenticator._expires_on - time.time()
+        return left - (authenticator._refresh_window or 0) <= TOKEN_MARGIN_S
+
+    def close_sockets(self) -> None:
+        """Closes what the SDK leaves to the garbage collector when it fails half-way through opening."""
+        for sock in self._sockets():
+            sock.close()
+        self._sock = None
+
+    def forget(self) -> None:
+        """In a forked child: closes the child's copies of the sockets. Nothing is written to the parent's peer."""
+        self._lock = threading.RLock()
+        self.deadline = NEVER
+        let_go(self._sockets())
+
+    def _sockets(self) -> list[socket.socket]:
+        found = sockets_of(self._handler)
+        if self._sock is not None and self._sock not in found:
+            found.append(self._sock)
+        return found
+
+    def _open_first(self, *arguments: Any, **options: Any) -> None:
+        """Open the first link; those after it, and sends on an open one, call the SDK's own method."""
+        self._open(*arguments, **options)
+        with self._lock:
+            if self.fired:
+                raise OperationTimeoutError(message="The link was not open in time.")
+            self.was_open = True
+        del self.sender._open
+
+    def _create_handler(self, auth: Any) -> None:
+        self._create(auth)
+        handler = self._handler = self.sender._handler
+        close = handler.close
+
+        def close_all() -> None:
+            # The SDK forgets to close the socket when saying goodbye fails, and leaves it to the garbage collector. And
+            # it waits up to a second for its keep-alive thread, which ends by itself.
+            sockets = self._sockets()
+            handler._keep_alive_thread = None
+            try:
+                close()
+            finally:
+                for sock in sockets:
+                    sock.close()
+
+        handler.close = close_all
+
+    def _judge(self, exception: BaseException) -> Any:
+        if self.fired:
+            raise OperationTimeoutError(message="The broker did not answer in time.") from exception
+        if self.is_in_place:
+            if is_interruption(exception):
+                raise exception
+            error = judged(self.sender, exception)
+        else:
+            error = self._handle(exception)
+        if isinstance(error, ServiceBusServerBusyError) or ends_call(self.sender, self.ends_at, error):
+            raise error
+        self.answer = answered_with(error, self.answer)
+        return error
 
 
 class SdkSender(Guard, SdkSenderBase):
@@ -182,3 +361,54 @@ class Opening(Generic[T]):
     def cleared_up(self, timeout_s: float) -> None:
         """Wait until a sender that it has spoilt is being closed, at most so long."""
         self._done.wait(timeout_s)
+
+
+class _ShowingContext:
+    """Stands in for an SSLContext: lets the guard see the socket while the handshake is under way."""
+
+    def __init__(self, guard: Guard, context: ssl.SSLContext | None, ca_file: str | None) -> None:
+        self._guard = weakref.ref(guard)
+        self._context = context
+        self._ca_file = ca_file
+
+    def wrap_socket(self, sock: socket.socket, **options: Any) -> ssl.SSLSocket:
+        context = self._context or tls_context(self._ca_file)
+        options["do_handshake_on_connect"] = False
+        wrapped = context.wrap_socket(sock, **options)
+        try:
+            guard = self._guard()
+            if guard is not None:
+                guard._sock = wrapped
+                if guard.fired:
+                    raise TimeoutError("the time for opening the connection is over")
+            wrapped.do_handshake()
+        except BaseException:
+            wrapped.close()
+            raise
+        return wrapped
+
+
+def sockets_of(handler: Any) -> list[socket.socket]:
+    """Return the socket of an AMQP client of the SDK, in a list that is empty while it has none."""
+    connection = getattr(handler, "_connection", None)
+    sock = getattr(getattr(connection, "_transport", None), "sock", None)
+    if sock is not None and not isinstance(sock, socket.socket):
+        sock = getattr(sock, "sock", None)  # a WebSocket's own
+    return [sock] if isinstance(sock, socket.socket) else []
+
+
+def let_go(sockets: list[socket.socket]) -> None:
+    """Closes file descriptors that belong to another process too: no shutdown, no TLS or AMQP goodbye."""
+    for sock in sockets:
+        try:
+            os.close(sock.detach())
+        except OSError:
+            pass
+
+
+def _shut(sock: socket.socket) -> None:
+    try:
+        # Not SSLSocket.shutdown: that drops the TLS state under the thread that is reading.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+    except OSError:
+        pass

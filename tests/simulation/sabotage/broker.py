@@ -48,11 +48,12 @@ def copy_against_the_rules(real: Any, record: Any, facts: Any) -> list[Any]:
     return [each for each in record._topic.subscriptions.values() if not each.deleting]
 
 
-@sabotage(EnqueueOperations, "_write_send", "broker", 8, "it was refused, and was seen before")
-def stored_and_refused(real: Any, namespace: Any, *arguments: Any) -> None:
+@sabotage(EnqueueOperations, "send", "broker", 8, "it was refused, and was seen before")
+def stored_and_refused(
+    real: Any, namespace: Any, target: Any, payloads: Any, now: float, done: Any, *more: Any, **options: Any
+) -> None:
     """A sender is told that its messages were refused, and they are delivered."""
-    *others, done, results = arguments
-    real(namespace, *others, lambda refusal: done(refusal or busy()), results)
+    real(namespace, target, payloads, now, lambda refusal: done(refusal or busy()), *more, **options)
 
 
 @sabotage(ReceiveOperations, "delivery", "broker", 2, "its body is not what was sent")

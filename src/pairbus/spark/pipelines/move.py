@@ -35,6 +35,7 @@ from pairbus.syphon.core.destinations import RefusalVerdict, Trouble
 from pairbus.syphon.core.draining import Unavailable
 from pairbus.syphon.core.progress import Report
 from pairbus.syphon.core.rate_limit import RateLimit
+from pairbus.wire.errors import WireError
 from pairbus.wire.settling import ABANDONED
 
 from .lock_batches import LockBatch
