@@ -191,3 +191,11 @@ async def test_p24_after_a_brownout_only_a_fast_ping_brings_the_entity_back(stag
     assert [call for call, _, _ in given.pinger.calls] == ["open", "send"] * 2, "opening a link is not measured"
     assert [type(event) for event in given.named(PingFailed)] == [PingFailed]
     assert "took 3.0 s" in str(given.named(PingFailed)[0].error)
+
+
+async def test_what_is_no_observer_is_refused(stage: MakeStage) -> None:
+    given = stage()
+    before = given.monitor.observers
+    with pytest.raises(TypeError, match="derive its class"):
+        given.monitor.observe(object())  # type: ignore[arg-type]
+    assert given.monitor.observers == before

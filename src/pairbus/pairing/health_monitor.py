@@ -118,6 +118,11 @@ class HealthMonitorBase(Generic[PingerT]):
             guarded(observer.close)
 
     def _set_observers(self, observers: tuple[Observer, ...]) -> None:
+        for each in observers:
+            if not isinstance(each, Observer):
+                raise TypeError(
+                    f"{each!r} is no observer; derive its class from pairbus.Observer and override its methods"
+                )
         self.observers = observers
         #: Those that want to hear of sends; empty for most clients, so that the healthy path calls nothing (P14).
         self.send_observers = tuple(each for each in observers if each.wants_sends)
