@@ -44,11 +44,14 @@ def syphon_completes_before_the_primary_confirms(real: Any, *arguments: Any) -> 
     return send, [*commands, *(Complete(queue, transfers) for queue, transfers in _by_queue(given))]
 
 
-@sabotage(TransferState, "_queue_up", "pair", 119, "P39: .* a second time at once")
-def syphon_queues_a_message_twice(real: Any, *arguments: Any, **options: Any) -> None:
+@sabotage(TransferState, "received", "pair", 119, "P39: .* a second time at once")
+def syphon_queues_a_message_twice(real: Any, state: Any, arrivals: Any, now: float) -> Any:
     """Every message comes home twice, or the second time empty."""
-    real(*arguments, **options)
-    real(*arguments, **options)
+    came = list(arrivals)
+    answer = real(state, came, now)
+    for waiting in state._waiting.values():
+        waiting.extend([each for each in waiting if each in came])
+    return answer
 
 
 @sabotage(TransferState, "_remember", "pair", 1769, "P39: .* is home, and sends it again")
