@@ -138,7 +138,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if before is not None:
             signal.signal(signal.SIGTERM, before)
     try:
-        if sys.stdout is not None:  # it was closed by whoever called us
+        if sys.stdout is not None:  # our caller closed it
             sys.stdout.flush()
     except OSError as error:
         # Python would try, and say so, once more at exit.

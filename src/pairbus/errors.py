@@ -33,7 +33,7 @@
 
 Every message names what was wrong, the value, and what would be right or what to do next.
 
-`pairbus.amqp` and `pairbus.journal` import nothing else of pairbus and have roots of their own, `AmqpError` and
+`pairbus.amqp` and `pairbus.journal` import nothing else of pairbus and have their own roots, `AmqpError` and
 `JournalError`: values of the wire and of the disk, which the rooms above turn into answers.
 """
 

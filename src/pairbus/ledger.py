@@ -41,7 +41,7 @@ _writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
 
 
 class LedgerWriter:
-    """Writes the events of one process. Safe to share between threads; a forked child goes on in a file of its own."""
+    """Writes the events of one process. Safe to share between threads; a forked child goes on in its own file."""
 
     __slots__ = (
         "__weakref__",

@@ -3,7 +3,7 @@
 Without a pairing it behaves as the SDK's does (P1–P8, P23, P24, P44).
 
 This module joins the parts: the checks (`pairing/clients.py`), the backlog queues (`provisioning.py`), the health
-monitor, the senders and receivers, the syphon. It decides nothing of what happens to a message.
+monitor, the senders and receivers, the syphon. It does not decide what happens to a message.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs the timers, pings and callbacks of a paired client on an event loop.
 
-It holds the coordinator of the client. Whoever changes a state calls `attend` afterwards: commands are carried out and
-the timer is set. A timer of the loop stands only while an entity is sick (`coordinator.deadline` is not None) or a
-control file is followed and, being no task, keeps no loop alive. Pings are tasks of their own, so that one which hangs
+It holds the coordinator of the client. Code that changes a state calls `attend` afterwards: commands are carried out
+and the timer is set. A timer of the loop stands only while an entity is sick (`coordinator.deadline` is not None) or a
+control file is followed and, being no task, keeps no loop alive. Each ping has its own task, so that one which hangs
 delays neither the timers nor another entity's ping (P31, P33). Everything happens on the loop that the client was
 paired on.
 

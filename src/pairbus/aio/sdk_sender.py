@@ -1,6 +1,6 @@
 """An SDK sender under our rules, on an event loop; `sync/sdk_sender.py` has the same names for threads.
 
-On an open link a call runs in the caller's task under a time-out. Opening runs in a task of its own, since a cancelled
+On an open link a call runs in the caller's task under a time-out. Opening runs in its own task, since a cancelled
 opening first clears up, on a connection that may be hung; the caller leaves it behind at the deadline. What a failure
 leads to is decided in `guarded_sender.py`.
 
@@ -325,7 +325,7 @@ class SdkSender(SdkSenderBase):
 
 
 class Opening(Generic[T]):
-    """A call in a task of its own, because it may open a link. Left behind at the deadline, it clears up itself."""
+    """A call in its own task, because it may open a link. Left behind at the deadline, it clears up itself."""
 
     def __init__(self, guarded: SdkSender, call: Callable[[], Awaitable[T]], ends: float) -> None:
         self.guarded = guarded

@@ -2,7 +2,7 @@
 
 A class declares its descriptor and the kinds of its fields in wire order with `schema`; from that follow `encode`,
 `decode_composite` and every check: a field of the wrong type or a missing mandatory field is a `DecodeError` and never
-reaches whoever asked. Integers in fields are plain ints: the schema knows their width. Which composites there are is
+reaches its caller. Integers in fields are plain ints: the schema knows their width. Which composites there are is
 said in `performatives` and `message`.
 """
 

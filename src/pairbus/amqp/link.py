@@ -233,7 +233,7 @@ class ReceiverLink(Link):
         self.unsettled = 0
 
     def expect(self, message_bytes_max: int) -> None:
-        # some more, so that one that is a little too large is refused by whoever knows the entity, in its words
+        # some more, so that one that is a little too large is refused by the code that knows the entity, in its words
         self._bytes_max = message_bytes_max + 65536
         connection = self.session.connection
         connection.expected_bytes_max = max(connection.expected_bytes_max, self._bytes_max)

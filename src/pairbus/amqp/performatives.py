@@ -2,7 +2,7 @@
 
 `decode_performative` reads any of them by its schema. Transfer, disposition and flow come with every message, so they
 are read by hand-written code first; what that code doesn't recognise at once goes the general way, where errors are
-told. The performatives that a broker writes by the thousand have encoders of their own.
+told. The performatives that a broker writes by the thousand have their own encoders.
 
 Not decided here: whether a performative is welcome in the peer's state.
 """

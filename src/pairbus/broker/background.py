@@ -1,4 +1,4 @@
-"""Runs what is served on an asyncio loop for code that has none, on a thread of its own."""
+"""Runs what is served on an asyncio loop for code that has none, on its own thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def for_code_without_a_loop(
     @functools.wraps(serve, assigned=())
     @contextlib.contextmanager
     def serve_sync(*arguments: P.args, **options: P.kwargs) -> Iterator[T]:
-        """Do as `serve`, for code without a loop: the broker runs on a thread of its own.
+        """Do as `serve`, for code without a loop: the broker runs on its own thread.
 
         `broker.faults(name)` may be used from this thread through `pairbus.testing`, which crosses over safely.
         """

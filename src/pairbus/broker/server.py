@@ -1,4 +1,4 @@
-"""Serves any number of namespaces in one process, each on ports of its own, with its gauges at `/metrics`.
+"""Serves any number of namespaces in one process, each on its own ports, with its gauges at `/metrics`.
 
     data/                    owner only
       ca.pem, …              the broker's own authority and certificate (net/certificates.py)
@@ -9,7 +9,7 @@
       NAME/diagnostics/      what was inconsistent when a node failed (crashes.py)
     standby/NAME/            what the journal takes while data/ stalls, with `standby=`
 
-Code starts it with `serve()`, or with `serve_sync()`, which runs the broker on a thread of its own.
+Code starts it with `serve()`, or with `serve_sync()`, which runs the broker on its own thread.
 """
 
 from __future__ import annotations
@@ -651,7 +651,7 @@ class Broker:
             make_folder(str(self.data))
         except OSError as error:
             raise BrokerError(f"the data folder can't be made: {file_problem(error)}") from None
-        # absolute: whoever is told of ca_file may be in another folder
+        # absolute: a client that is given ca_file may be in another folder
         self.certificates = certificates.ensure(self.data.absolute(), self._host_names(names), self.clock())
         Gauges(self).show(self.metrics)
         try:

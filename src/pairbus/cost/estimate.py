@@ -296,7 +296,7 @@ def _terms(case: Scenario) -> list[tuple[str, int, int, int, int, str]]:
 
 
 def _ceil(value: float) -> int:
-    """As `math.ceil`, but for what is a whole number and a rounding error."""
+    """As `math.ceil`, except for a whole number with a rounding error."""
     return math.ceil(value - 1e-9)
 
 

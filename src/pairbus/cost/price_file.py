@@ -1,4 +1,4 @@
-"""Reads a price book from a file; decides nothing of what is in it."""
+"""Reads a price book from a file; does not judge what is in it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Starts, reads and ends the processes of a drill: two brokers, a sender and a receiver.
 
-Each has a session of its own, so that Ctrl-C at the terminal reaches the drill alone, which ends them in order. What
+Each has its own session, so that Ctrl-C at the terminal reaches the drill alone, which ends them in order. What
 they write to stderr goes to a file.
 """
 

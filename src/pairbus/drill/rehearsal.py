@@ -156,7 +156,7 @@ class Rehearsal:
         return receiver, sender
 
     async def _sender_string(self, root: str) -> str:
-        """Return the sender's connection string for the primary, with a key of its own where the fault needs that."""
+        """Return the sender's connection string for the primary, with its own key where the fault needs that."""
         if self.plan.drill_fault.settings.get("client") != SENDER_KEY:
             return root
         wanted = {"command": "rule", "namespace": PRIMARY, "name": SENDER_KEY, "rights": ["Send", "Listen"]}

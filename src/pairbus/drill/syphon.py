@@ -1,7 +1,7 @@
-"""Starts the drill's Spark session, and the syphon that uses it, on a thread of its own.
+"""Starts the drill's Spark session, and the syphon that uses it, on its own thread.
 
-A session takes seconds to start, and healthy traffic takes seconds too, so both happen at the same time. Whoever needs
-the session waits for `ready`. Decides nothing.
+A session takes seconds to start, and healthy traffic takes seconds too, so both happen at the same time. Code that
+needs the session waits for `ready`. Decides nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Spark:
     def begin(self) -> None:
         session = check_spark()
         self._starting = asyncio.ensure_future(on_a_thread(lambda: session(app_name="pairbus-drill")))
-        # Whoever waits for it hears of a failure; nobody may, when the drill is interrupted.
+        # Whatever waits for it hears of a failure; nothing may, when the drill is interrupted.
         self._starting.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def ready(self) -> SparkSession:

@@ -72,7 +72,7 @@ def sync_folder(folder: str) -> None:
 def make_folder(folder: str, mode: int = 0o700) -> None:
     """Create the folder, and those above it that are missing, each synced into the one above it.
 
-    One that exists is synced too: whoever created it may have been killed before it was.
+    One that exists is synced too: the process that created it may have been killed before it was.
     """
     folder = os.path.abspath(folder)
     above = os.path.dirname(folder)

@@ -240,7 +240,7 @@ class Log:
         return None
 
     def delete(self, path: str, now: float) -> JournalError | None:
-        """Remove the oldest segment's file for good, after what was copied out of it is on the disk."""
+        """Remove the oldest segment's file permanently, after what was copied out of it is on the disk."""
         self._abandons = 0
         if self.number and self.offset > self.synced and not self._sync():
             self._drain([], now)
@@ -727,7 +727,7 @@ class Log:
             self.trouble = from_os_error(error, "no segment can be made")
 
     def _valid_end(self) -> int:
-        """Return where the current segment ends for good when it can't be relied on any more."""
+        """Return where the current segment ends permanently when it can't be relied on any more."""
         return self.offset if self.options.durability == "none" else self.synced
 
     def _abandon(self, error: OSError, doing: str, group: list[Entry]) -> list[Entry]:
@@ -772,7 +772,7 @@ class Log:
         return (lsn, kind, parts, size, relocate, flags | ANSWERED)
 
     def _close_segment(self, end: int, *, sync: bool) -> None:
-        """Cut the current segment to its end and leave it for good."""
+        """Cut the current segment to its end and leave it permanently."""
         fd = self._fd
         self._leave_segment(end, is_sure=sync)
         with contextlib.suppress(OSError):

@@ -24,7 +24,7 @@ PROBE_NAME: Final = "probe"
 
 
 class LeftBehind(BaseException):
-    """The operation took so long that its caller was left behind: nothing of what it worked on is its own any more."""
+    """The operation took so long that its caller has moved on, and what it worked on belongs to another one now."""
 
 
 class Gate:

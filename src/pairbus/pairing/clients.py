@@ -15,7 +15,7 @@ from typing import Any, Final
 from pairbus.pairing import pair_validation
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 
-#: Secondary clients, ours and the SDK's own, with the primary that they serve: one each, for good (P6).
+#: Secondary clients, ours and the SDK's own, with the primary that they serve: one each, once and for all (P6).
 _SERVING: Final[weakref.WeakKeyDictionary[Any, str]] = weakref.WeakKeyDictionary()
 _CLAIMING: Final = threading.Lock()
 

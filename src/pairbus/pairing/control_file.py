@@ -2,7 +2,7 @@
 
 A look at a file that has not changed is one `stat`. What the content means, and whether a change is to be followed yet,
 is decided in `routing/pins.py`. A look may hang, on a network drive or in a user's function, so the health monitors
-take each on a thread of its own, and say when one takes too long.
+take each on its own thread, and say when one takes too long.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It also passes the results of pings, and what the control file says, to the coordinator.
 
-Whoever has something to tell does so at once, on its own thread or task. What an observer raises is logged, and stops
+Events are told at once, on the thread or task where they occur. What an observer raises is logged, and stops
 nothing.
 """
 

@@ -1,4 +1,4 @@
-"""Runs the in-process syphon for an application without an event loop: on a daemon thread with a loop of its own."""
+"""Runs the in-process syphon for an application without an event loop: on a daemon thread with its own loop."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def _in_child() -> None:
         try:
             thing.forked()
         except Exception:
-            # Whoever forked can't do anything about it, and the other clients must be told too.
+            # The caller of fork can't do anything about it, and the other clients must be told too.
             _log.exception("%r could not be made ready for use in a forked process", thing)
 
 

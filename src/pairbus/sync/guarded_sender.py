@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]]):
-    """One SDK sender to one entity of one client. Calls go one after the other, whoever makes them.
+    """One SDK sender to one entity of one client. Calls from any task or thread go one after the other.
 
     `_opening` is what may open a link: the call that has the lock, or an opening that has outlived its call.
     """
@@ -78,8 +78,8 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
         self._do(lambda sender, left_s: sender.cancel_scheduled_messages(sequence_numbers, timeout=left_s), timeout_s)
 
     def open(self, timeout_s: float, goes_on_s: float = 0.0, ends_at: EndsAt | None = None) -> None:
-        """Opens the link if it is not open, for whoever wants to know before the first send. What is not open in time
-        goes on being opened for so long; meanwhile every call waits for it."""
+        """Opens the link if it is not open, for callers that want to know before the first send. What is not open in
+        time goes on being opened for so long; meanwhile every call waits for it."""
         self._do(lambda sender, left_s: sdk.open_link(sender, left_s, goes_on_s), timeout_s, goes_on_s, ends_at=ends_at)
 
     @property
@@ -284,7 +284,7 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
             if not is_over and goes_on_s and guarded.answer is None and not self._closed:
                 raise self._not_open_yet(time.monotonic())
             is_over = is_over or opening.abandon()
-        except BaseException:  # an opening that was asked for as such goes on, whoever stopped waiting for it
+        except BaseException:  # an opening that was asked for as such goes on, although its caller stopped waiting
             goes_on = goes_on_s > 0 and self._opening is opening
             raise
         finally:

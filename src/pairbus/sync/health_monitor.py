@@ -1,6 +1,6 @@
 """Runs the timers, pings and callbacks of a paired client on threads.
 
-It holds the coordinator of the client and the lock that guards it. Whoever changes a state under that lock calls
+It holds the coordinator of the client and the lock that guards it. Code that changes a state under that lock calls
 `attend` afterwards, without it: commands are carried out and the timer is set. A thread runs only while an entity is
 sick (`coordinator.deadline` is not None) or a control file is followed, so other healthy clients have none. Pings run
 on threads of their own, so that one which hangs delays neither the timers nor another entity's ping (P31, P33).

@@ -3,7 +3,7 @@
 A handler runs on the main thread between two bytecodes, and what it raises comes out there. CPython looks for signals
 when a function begins, at the end of a loop's turn, and after a call has returned. So `lock.acquire()` may have taken
 the lock when the next thing that happens is the exception, before any `try` is entered and before the result is stored:
-the lock is then taken for good. `with lock:` is safe, since the interpreter enters the block before it looks; but it
+the lock is then taken permanently. `with lock:` is safe, since the interpreter enters the block before it looks; but it
 has no time-out. Hence `take`, which is one call from the interpreter's point of view: the lock is taken and the fact
 is in the list, or neither.
 

@@ -297,7 +297,7 @@ class SdkSender(Guard, SdkSenderBase):
 
 
 class Opening(Generic[T]):
-    """A call on a thread of its own, because it may open a link. Left behind at the deadline, it clears up itself."""
+    """A call on its own thread, because it may open a link. Left behind at the deadline, it clears up itself."""
 
     def __init__(self, guarded: SdkSender, call: Callable[[], T], ends: float) -> None:
         self.guarded = guarded

@@ -64,7 +64,7 @@ class Watchdog:
     def _run(self) -> None:
         woken = self._woken
         while True:
-            # Order matters: whoever arms after this line sees NEVER and wakes us; whoever armed before is found below.
+            # Order matters: a guard armed after this line sees NEVER and wakes us; one armed before is found below.
             self.next_look = NEVER
             woken.clear()
             now = time.monotonic()

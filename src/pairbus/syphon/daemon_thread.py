@@ -1,6 +1,7 @@
 """Runs blocking calls of an event loop on a daemon thread, which nobody waits for at the end.
 
-An executor's threads are joined when the loop ends: whoever must stop would sit out the minute that an answer may take.
+An executor's threads are joined when the loop ends: a process that must stop would sit out the minute that an answer
+may take.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sends to one destination for the engine, and reports the answers.
 
 A shell: it opens, writes and reports answers; what goes when is decided in `transfer_state`. Destinations share a
-connection. One that could not be reached gets a connection of its own for as long as it is used, so that what tears
+connection. One that could not be reached gets its own connection for as long as it is used, so that what tears
 down its connection tears down nobody else's.
 """
 

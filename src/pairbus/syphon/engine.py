@@ -222,7 +222,7 @@ class SyphonEngine:
     async def _shut(self) -> None:
         try:
             await self._close()
-        finally:  # also when whoever stops this engine does not wait any longer
+        finally:  # also when nobody waits any longer for the end of this engine
             for task in tuple(self._tasks):
                 task.cancel()
             self.primary_client.abort()

@@ -19,7 +19,7 @@ from pairbus.syphon.core.queue_discovery import Listed, QueueDiscovery
 
 from .daemon_thread import on_a_thread
 
-#: The SDK's own would try for a minute; whoever asks here waits, and can do without.
+#: The SDK's own would try for a minute; callers wait here, and can do without.
 OPTIONS: Final[dict[str, Any]] = {"retry_total": 1, "connection_timeout": 10, "read_timeout": 30}
 
 

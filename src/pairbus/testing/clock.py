@@ -2,7 +2,7 @@
 
 A call gives unix seconds. It starts at the time of its making, since a broker that runs on it makes certificates and
 checks tokens that clients date by the true time. `advance` lets time pass; `step` sets the wall clock while no time
-passes, as an administrator does, so that locks and other durations are left as they are. Whoever waits for a time can
+passes, as an administrator does, so that locks and other durations are left as they are. Tests that wait for a time can
 `watch`, and is told after every move; a broker looks at its clock every second anyway.
 """
 

@@ -39,7 +39,7 @@ def pairbus_namespace(pairbus_broker: Broker) -> Iterator[NamespaceServer]:
 
 @pytest.fixture
 def pairbus_queue(pairbus_broker: Broker, pairbus_namespace: NamespaceServer) -> Iterator[Callable[..., str]]:
-    """Makes a queue with a name of its own and returns that name: `pairbus_queue(lock_duration=timedelta(seconds=5))`.
+    """Makes a queue with a new name and returns that name: `pairbus_queue(lock_duration=timedelta(seconds=5))`.
 
     Takes what the SDK's `create_queue` takes. The queues are deleted after the test.
     """
@@ -57,7 +57,7 @@ def pairbus_queue(pairbus_broker: Broker, pairbus_namespace: NamespaceServer) ->
 
 @pytest.fixture
 def pairbus_topic(pairbus_broker: Broker, pairbus_namespace: NamespaceServer) -> Iterator[Callable[..., str]]:
-    """Makes a topic with a name of its own and its subscriptions, and returns the topic's name:
+    """Makes a topic with a new name and its subscriptions, and returns the topic's name:
     `pairbus_topic("news", subscriptions=["all"])`.
 
     Takes what the SDK's `create_topic` takes besides. The topics are deleted after the test.
@@ -113,7 +113,7 @@ def pairbus_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """
     from pairbus.broker.server import serve_sync
 
-    # What a test leaves in a backlog would be the next one's, so each has a pair of its own, which need not be durable.
+    # What a test leaves in a backlog would be the next one's, so each has its own pair, which need not be durable.
     data = tmp_path_factory.mktemp("pairbus-pair")
     with serve_sync(NAMESPACE, SECONDARY, data=data, durability="none") as broker:
         yield Pair(broker)

@@ -48,7 +48,7 @@ L = TypeVar("L", bound=ReopeningLink)
 MESSAGE_BYTES_MAX = 8 * 1024 * 1024
 _TRANSACTIONS_MAX = 100
 # As Proton does: a receiver's credit bounds what comes. A window that waits for settlements on the link would stop
-# whoever settles by token.
+# callers that settle by token.
 INCOMING_WINDOW = 2**31 - 1
 
 

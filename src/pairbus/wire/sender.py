@@ -112,7 +112,7 @@ class Sender(ReopeningLink):
         timeout: float | None = None,
         transaction: Transaction | None = None,
     ) -> None:
-        """Send a message and return when the peer has accepted it: for good, or as part of a transaction."""
+        """Send a message and return when the peer has accepted it: outright, or as part of a transaction."""
         deadline = self._deadline(timeout)
         if self.room <= 0:
             await self._ready(deadline)

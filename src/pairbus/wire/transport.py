@@ -1,6 +1,6 @@
 """Owns the socket, the clock and the timers of one AMQP connection of the client.
 
-A shell: bytes go from the socket to the engine and back, one write a loop turn; events go to whoever owns the link. It
+A shell: bytes go from the socket to the engine and back, one write a loop turn; events go to the owner of the link. It
 decides nothing but two things about sickness: an answer that is overdue on a connection that has been silent for
 `SILENCE_S` ends the connection, and what is lost is told to every owner exactly once.
 """
@@ -84,7 +84,7 @@ class SingleFlight:
         try:
             await before(deadline, what, asyncio.shield(task))
         except asyncio.CancelledError:
-            if task.cancelled():  # by `cancel`, not by whoever cancels this waiter
+            if task.cancelled():  # by `cancel`, and not together with this waiter
                 raise ClientClosed(CLIENT_CLOSED, f"{what}: closed meanwhile") from None
             raise
 
@@ -100,7 +100,7 @@ class SingleFlight:
 
 
 class Owner:
-    """Whoever owns a session and the links in it; engine objects carry it as their `context`."""
+    """The owner of a session and of the links in it; engine objects carry it as their `context`."""
 
     def attached(self, link: Link) -> None: ...
 

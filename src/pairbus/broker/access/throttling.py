@@ -139,7 +139,7 @@ class _Threshold:
 
 
 def busy(why: str) -> Refusal:
-    """Return the refusal of whoever asks too much, in the service's words."""
+    """Return the refusal of a client that asks too much, in the service's words."""
     return Refusal(SERVER_BUSY, _BUSY.format(why=why[:1].upper() + why[1:]))
 
 

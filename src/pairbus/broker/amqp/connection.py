@@ -183,7 +183,7 @@ class AmqpConnection(asyncio.Protocol):
         self._work()
 
     def _work(self) -> None:
-        self._flush_due = True  # what the events bring about is written below, not in a turn of its own
+        self._flush_due = True  # what the events bring about is written below, not in its own turn
         now = monotonic()
         # a loop may hand us many reads in one turn: they are one as long as others had less time than we
         self._used_s = max(0.0, self._used_s - (now - self._stopped_at))
@@ -544,7 +544,8 @@ class AmqpConnection(asyncio.Protocol):
                 self.cut(other, Refusal(conditions.LINK_STOLEN, text))
 
     def _leave(self, link: Link) -> None:
-        """End a link. Every link ends here, whoever ends it and how, so that nothing of it stays in the broker."""
+        """End a link. Every link ends here, no matter who ends it and how, so that nothing of it stays in the
+        broker."""
         self._served.pop(link, None)
         if self._named.get(key := _key(link)) is link:
             del self._named[key]

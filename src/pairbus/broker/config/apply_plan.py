@@ -157,6 +157,6 @@ class _PlanApplier:
         if refusal is not None:
             why = getattr(refusal, "description", refusal)
             raise BrokerError(f"{self._namespace.name}: {what} of the configuration can't be {done}: {why}")
-        # That something changed its nature is worth a line to whoever runs the broker; that it was made is not.
+        # That something changed its nature is worth a line to the operator; that it was made is not.
         level = logging.INFO if done == "made" or what in self._made else logging.WARNING
         log.log(level, "%s: %s is %s, as configured", self._namespace.name, what, done)

@@ -1,4 +1,4 @@
-"""Rewrites stored content where a rule's action says so: every byte stays as it was but for what is changed. Pure."""
+"""Rewrites stored content where a rule's action says so: all other bytes stay as they were. Pure."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ class AdminApi:
             raise _Answer(401, 40100, f"The Manage claim is required for this operation on '{path}'.")
 
     def _admit_forwards(self, call: _Call, new: Any, old: Any | None) -> None:
-        """Check that the caller may manage what is newly forwarded to, by a token of its own or by that of the call."""
+        """Check that the caller may manage what is newly forwarded to, by its own token or by that of the call."""
         headers = call.request.headers
         for field, header in _FORWARD_TOKENS.items():
             to = getattr(new, field, None)

@@ -1,7 +1,7 @@
 """Descriptions of queues, topics and subscriptions: their fields, defaults and bounds.
 
 Decides whether a description may be created or replace another one. Does not know XML (atom.py) nor the journal
-(records.py): `to_json`/`from_json` are the neutral form that is stored. Rules have a file of their own
+(records.py): `to_json`/`from_json` are the neutral form that is stored. Rules have their own file
 (rule_description.py).
 
 Defaults and bounds are the service's (docs/reference/protocol.md#http-management-api).
@@ -74,7 +74,7 @@ class _EntityDescription:
         known = {f.name for f in fields(cls)}
         for name in data:
             if name not in known:
-                # Dropping it would lose it for good at the next write.
+                # Dropping it would lose it permanently at the next write.
                 raise InvalidDescription(name, data[name], "a field of this version: " + ", ".join(sorted(known)))
         data = dict(data)
         for name in _INFINITE & data.keys():

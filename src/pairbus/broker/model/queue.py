@@ -162,7 +162,7 @@ class MessageQueue:
 
     @property
     def active_count(self) -> int:
-        """How many messages are in it, whoever holds them, without the scheduled ones."""
+        """How many messages are in it, locked or not, without the scheduled ones."""
         return self._count - self.scheduled_count
 
     @property

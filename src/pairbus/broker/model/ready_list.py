@@ -95,7 +95,7 @@ class ReadyList:
 class PartitionedReadyList:
     """Available messages of a partitioned queue: from each partition in turn, in order within it.
 
-    It says of itself that messages have come back, so that whoever takes messages asks `next`.
+    It says of itself that messages have come back, so that receivers ask `next`.
     """
 
     __slots__ = ("_lists", "_turn", "down", "held_back", "ready", "returned", "stale")

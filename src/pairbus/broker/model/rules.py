@@ -4,7 +4,7 @@ Pure. A message matches a subscription when at least one rule does (docs/referen
 without rules nothing does. A correlation filter wants every value that it names, exactly. Filters that name the same
 properties are one set of wanted values, so a subscription with two thousand of them costs a message one look-up, and
 one that takes everything costs none: nothing of the message is decoded before a filter asks for it. SQL filters are
-asked one after the other. A rule with an action makes a copy of its own, and all others that match make one together.
+asked one after the other. A rule with an action makes its own copy, and all others that match make one together.
 
 Correlation filters take values as equal that are AMQP values of one kind, whatever their width: numbers with numbers,
 text with text (string or symbol), times, durations, uuids and binaries among themselves. A boolean is no number. NaN,

@@ -204,7 +204,7 @@ class Listener:
             connection.abort()
 
     async def close(self) -> None:
-        """Stop for good; returns when every protocol has been told that its connection is lost."""
+        """Stop permanently; returns when every protocol has been told that its connection is lost."""
         self.stop_accepting()
         self.abort_all()
         _close_all(self._reserved)

@@ -70,7 +70,7 @@ class Forwarding:
         self.destination = destination
         self.is_writing = False
         self.not_before = -inf
-        #: Dead letters that can't be forwarded, for reasons of their own.
+        #: Dead letters that can't be forwarded, for their own reasons.
         self.parked: list[Message] = []
 
 

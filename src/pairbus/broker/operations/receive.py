@@ -80,7 +80,7 @@ class ReceiveOperations(SettlementOperations):
         return self._take_readable(queue, messages, now, done)
 
     def _take_readable(self, queue: MessageQueue, messages: list[Message], now: float, done: Taken) -> bool:
-        """Take those for good that can be read. Others are passed over in a stall, or waited for within a session."""
+        """Remove those that can be read. Others are passed over in a stall, or waited for within a session."""
         store = self._store
         readable: list[Message] = []
         goes_on = True

@@ -58,7 +58,7 @@ class SettlementOperations(StoreOperations):
         done: Done,
         session: SessionLock | None = None,
     ) -> None:
-        """Settle the messages of these lock tokens, whoever holds them.
+        """Settle the messages of these lock tokens, no matter which link holds them.
 
         Messages whose locks still hold are settled; `done` gets a `LocksLost` that names the others.
         """

@@ -5,7 +5,7 @@
     value      + - ← * / % ← signs ← constant, property, @parameter, function, ( value )
 
 Each method reads what binds at least as tightly as its name says. Parentheses may hold a value or a condition, which
-only shows inside of them, so the methods return either, and whoever needs one of the two asks for it.
+only shows inside of them, so the methods return either, and the caller asks for the one that it needs.
 """
 
 from __future__ import annotations

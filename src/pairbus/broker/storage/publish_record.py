@@ -188,12 +188,12 @@ class PublishRecord:
             self._add(number, now, (*content[:3], b"", None), session_id, [], [])
 
     def _targets(self, facts: Facts) -> list[Subscription]:
-        """Return the subscriptions that get a copy, but for those that are to be asked
+        """Return the subscriptions that get a copy, except those that are to be asked
         (docs/reference/protocol.md#topics-and-rules)."""
         return [each for each in self._rules.matching(facts) if not each.deleting]
 
     def _add_judged(self, number: int, content: Content, lifetime: float, session_id: str | None, now: float) -> Work:
-        """Add a message where rules are SQL or have actions. What these have changed are publications of their own,
+        """Add a message where rules are SQL or have actions. What these have changed become separate publications,
         under the same number."""
         stored = len(self.publications)
         default_ttl = self._topic.description.default_ttl

@@ -317,7 +317,7 @@ class _Replay:
         self.release(record.segment, records.BATCH_HEAD_BYTES)
         ended: dict[int, set[tuple[int, int]]] = {}
         for publication in publications:
-            # What actions have changed are publications of their own, under the number of the scheduled message.
+            # What actions have changed are separate publications, under the number of the scheduled message.
             if publication.scheduled:
                 copies = ended.setdefault(publication.scheduled, set())
                 copies.update((entry.subscription_id, entry.sequence_number) for entry in publication.copies)
@@ -468,7 +468,7 @@ class _Replay:
         return self._same(record.payload[offset : offset + length])
 
 
-# Of the class: with methods of its own in it, a replay would wait for the cycle collector, and all that it has found.
+# Of the class: with its own methods in it, a replay would wait for the cycle collector, and all that it has found.
 _BY_KIND: Final[dict[int, Callable[[_Replay, Record], None]]] = {
     records.META: _Replay._set_meta,
     **dict.fromkeys((records.QUEUE, records.TOPIC, records.SUBSCRIPTION, records.TRANSFER), _Replay._describe),

@@ -197,7 +197,7 @@ class Store:
             message.content = None
 
     def evict(self, queue: MessageQueue, message: Message) -> None:
-        """No longer count the content as held in memory; whoever has the message may still read it."""
+        """No longer count the content as held in memory; code that has the message may still read it."""
         if message.content is not None:
             queue.resident_bytes -= message.length
             self.resident -= unload(message)

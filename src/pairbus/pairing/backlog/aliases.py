@@ -229,7 +229,7 @@ _SCHEDULED_KEY: Final = b"\xa3" + bytes((len(SCHEDULED_ANNOTATION),)) + SCHEDULE
 
 
 def _without(payload: bytes, span: tuple[int, int] | None, names: Set[str]) -> list[bytes]:
-    """Return the raw pairs of a section that is a map, but for these."""
+    """Return the raw pairs of a section that is a map, except these."""
     return [raw for key, raw in raw_pairs(payload, span) if key not in names]
 
 

@@ -58,8 +58,8 @@ class Provision:
 
     @property
     def to_read(self) -> tuple[int, ...]:
-        """The queues for a syphon: all that there are, whoever made them; without a listing as many as were asked for
-        (P5)."""
+        """The queues for a syphon: all that there are, no matter who made them; without a listing as many as were asked
+        for (P5)."""
         return tuple(sorted(self._found | self._extra)) if self.is_managed else tuple(range(self.count))
 
     def path(self, index: int) -> str:

@@ -343,7 +343,7 @@ class Coordinator:
         """Return whether an attempt ends with this failure, where the backlog is next; silence is waited for (P19)."""
         try:
             return not is_silence(error) and self.verdict(error) is Verdict.QUALIFIES
-        except Exception:  # of the user's classifier: whoever handles the answer raises it
+        except Exception:  # of the user's classifier: the code that handles the answer raises it
             return False
 
     def is_brownout(self, failover: Failover, now: float, took_s: float, trial: bool) -> bool:

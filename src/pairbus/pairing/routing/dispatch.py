@@ -201,7 +201,7 @@ class Dispatch:
                 return self._wait(now, until)
             return self._to_backlog(now, remaining)
         if self._last_error is None and until <= now and failover.trial_due(now):
-            self._trial = True  # first: whoever is interrupted here abandons it
+            self._trial = True  # first: a call that is interrupted here abandons it
             failover.begin_trial(now)
             return self._to_primary(now, remaining, coordinator.trial_terms)
         if failover.state is EntityState.UNREACHABLE and coordinator.settings.when_unreachable == "raise":
@@ -293,7 +293,7 @@ class Dispatch:
         return Wait(self._resumes_at)
 
     def _wait(self, now: float, until: float) -> Wait | Failed:
-        """Wait for the end of the busy pause of this entity, whoever caused it (P24)."""
+        """Wait for the end of the busy pause of this entity, whichever call caused it (P24)."""
         if not budget.halt_fits(until, self.ends):
             return self._fail(self._busy_error or self._throttled(now, until))
         due = self._failover.deadline  # of a suspect entity: then the message has somewhere to go (P17)

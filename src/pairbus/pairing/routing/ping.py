@@ -1,7 +1,7 @@
 """The ping: what goes to a primary entity to learn whether it takes messages, and how a receiver knows one (P31, P32).
 
 A ping is an empty message of a content type of its own that lives for a second. It has a session id, so that an entity
-that needs sessions takes it, and an id of its own (by the SDK), so that duplicate detection never answers for it.
+that needs sessions takes it, and its own id (by the SDK), so that duplicate detection never answers for it.
 Not decided here: when to ping, and what an answer means, beside how long a ping may take.
 """
 

@@ -88,7 +88,7 @@ class Rotation:
 
         With `may_try` an ejected queue whose time has come goes first: one for each message, unless nothing else is
         left. Where nothing is left at all, a message that has tried none asks one that said no when it was asked last,
-        whatever its time. `by` is whoever answers for the trial, or has it `abandoned`.
+        whatever its time. `by` answers for the trial, or has it `abandoned`.
         """
         usable = [queue for queue in self._in if queue not in tried] if tried else self._in
         if self._out and (may_try or not usable):

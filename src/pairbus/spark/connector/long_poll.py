@@ -1,6 +1,6 @@
 """Waits for messages while there is nothing to do: one long poll of 15 minutes per queue (P37).
 
-Lives in the driver-side process of a `lock` stream, on a thread with a loop of its own. Spark asks for the latest
+Lives in the driver-side process of a `lock` stream, on a thread with its own loop. Spark asks for the latest
 offset dozens of times a second; this answers from memory. What a poll yields is released at once: it only says
 that a batch is worth starting.
 """
@@ -29,7 +29,7 @@ SESSION_S: Final = 0.2
 
 
 class LongPoll:
-    """Polls queues on a thread of its own. `polled(entity)`: a poll ended with nothing. `failed(entity, error)`: once
+    """Polls queues on its own thread. `polled(entity)`: a poll ended with nothing. `failed(entity, error)`: once
     for each attempt. `found(message)`: what a poll yielded, on the watcher's thread. `sessions`: the queues have
     sessions, and a poll waits for one that is free."""
 

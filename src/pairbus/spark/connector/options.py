@@ -20,7 +20,7 @@ MODES: Final = ("peek", "lock", "delete")
 MESSAGES_PER_TRIGGER: Final = 10_000
 PARTITIONS_MAX: Final = 1000
 SEQUENCE_MAX: Final = 2**63 - 1
-#: What the sink does with a row that is refused for good.
+#: What the sink does with a row that is refused permanently.
 FAIL: Final = "fail"
 SKIP: Final = "skip"
 DEAD_LETTER: Final = "deadLetter"

@@ -1,4 +1,4 @@
-"""Writes the rows of one task that are refused for good to a Parquet file under the option `refusedPath`.
+"""Writes the rows of one task that are refused permanently to a Parquet file under the option `refusedPath`.
 
 The file gets its name when the task is done, and the name is that of the task, so that a task which Spark runs again
 replaces what it wrote before. Nothing is decided here about which rows are refused.

@@ -1,8 +1,8 @@
 """`spark.readStream.format("servicebus")` by sequence number: modes `peek` and `delete`. Mode `lock` is in lock_reader.
 
 The offset is the next sequence number of each entity and partition (see offsets), so a batch can be read again, by
-another worker or after a crash, and is the same but for what was taken away meanwhile. `admit` decides how far a batch
-goes.
+another worker or after a crash, and is the same except for what was taken away meanwhile. `admit` decides how far a
+batch goes.
 
 Beside each number stands when the message before it was enqueued, which tells an entity that was deleted and made again
 (see offsets): it is read from its first message, or fails the query with failOnDataLoss.

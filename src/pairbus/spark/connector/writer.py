@@ -204,7 +204,7 @@ def send_patiently(
     confirmed: Callable[[Sequence[T]], None],
     before: Callable[[Sequence[T]], Sequence[T]] = lambda waiting: waiting,
 ) -> list[tuple[T, WireError]]:
-    """Send until all is confirmed but what is refused for good, which is returned. Raises NotSent.
+    """Send until all is confirmed but what is refused permanently, which is returned. Raises NotSent.
 
     `before` each try says which of those that wait are still to be sent, and may raise.
     """

@@ -1,6 +1,6 @@
 """Reads one batch of locked messages as a DataFrame: the lock stream's reader in a job that ends.
 
-Not a format for everybody: each evaluation of such a DataFrame locks other messages. Whoever makes one writes it once,
+Not a format for everybody: each evaluation of such a DataFrame locks other messages. Its maker writes it once,
 and settles what was written. `pairbus move` sends the rows on, `pairbus archive --remove` writes them to Parquet.
 """
 

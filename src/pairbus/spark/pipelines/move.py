@@ -94,7 +94,7 @@ class Mover(Transfer):
         self._rate = RateLimit(rate_of(max_rate))
         self._ledger = ledger
         self._patience_s = seconds_of("patience_s", patience_s)
-        #: Sequence numbers that the destination refuses for good, and why.
+        #: Sequence numbers that the destination refuses permanently, and why.
         self.refused: dict[int, str] = {}
         self.gone = 0
 

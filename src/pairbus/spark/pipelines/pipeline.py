@@ -112,7 +112,7 @@ class Carrying:
 
     @property
     def refused(self) -> int:
-        """Rows that were refused for good, and dealt with as the option onRefused says."""
+        """Rows that were refused permanently, and dealt with as the option onRefused says."""
         return self._heard().refused
 
     def _heard(self) -> Sent:

@@ -109,7 +109,7 @@ class Transfer:
             return
         self.progress.waiting_for = None
         if not self.progress.moved_count:
-            with suppress(Py4JError):  # the JVM is going, and whoever waits for the job will hear of it
+            with suppress(Py4JError):  # the JVM is going, and code that waits for the job will hear of it
                 done, count = self._job.parts()
                 self.progress.waiting_for = f"Spark, {done} of {count} parts done" if count else "Spark's plan"
 

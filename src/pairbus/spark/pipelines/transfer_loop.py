@@ -59,7 +59,7 @@ def spread(count: int, left: int | None) -> tuple[int, ...]:
 
 
 class RoundResult(NamedTuple):
-    """The result of a round. `left` were locked and not moved; `refused` of them are refused for good."""
+    """The result of a round. `left` were locked and not moved; `refused` of them are refused permanently."""
 
     moved: int
     left: int

@@ -306,7 +306,7 @@ def _copies(seen: DataFrame, tasks: int) -> DataFrame:
                     "id": f"case when unnamed > 0 then concat('#', seq) else {_ID} end",
                     "numbered": "seq is not null",
                     "taken": "by_brokers + by_receivers > 0",
-                    # Whoever settled it after the broker was asked has taken it away.
+                    # A client that settled it after the broker was asked has taken it away.
                     "left": "case when left_at >= coalesce(gone_at, 0) then 1L else 0L end",
                 }
             ),

@@ -125,7 +125,7 @@ class Ledgers:
 
     @cached_property
     def missing_files(self) -> list[MissingFiles]:
-        """The files that are missing, but for those from before the first event."""
+        """The files that are missing, except those from before the first event."""
         start, _ = self.span
         return [each for each in missing_files(self.file_facts.values()) if start is not None and each.until > start]
 

@@ -130,7 +130,7 @@ def _start(master: str, app_name: str, conf: Mapping[str, Any]) -> SparkSession:
 
 
 def _import_source() -> None:
-    with contextlib.suppress(Exception):  # whoever needs it will meet the error
+    with contextlib.suppress(Exception):  # code that needs it will meet the error
         import pairbus.spark.connector.source  # noqa: F401
 
 
@@ -141,9 +141,9 @@ def _register(spark: SparkSession) -> None:
 
 
 def existing() -> SparkSession | None:
-    """Return the process's session, whoever made it, or None where its JVM has died. Spark knows the active one by
-    thread, and an application's is seldom that of our threads: to ask Spark for a session there would rewrite its
-    settings."""
+    """Return the process's session, even one of the application's, or None where its JVM has died. Spark knows the
+    active one by thread, and an application's is seldom that of our threads: to ask Spark for a session there would
+    rewrite its settings."""
     from pyspark.sql import SparkSession
 
     if is_gone():  # to ask it would raise
@@ -162,7 +162,7 @@ def is_started_here(spark: SparkSession) -> bool:
 
 def beside(spark: SparkSession) -> SparkSession:
     """Return a session for our queries on the context of the application's, which is neither changed nor stopped (P44):
-    with its settings, but for those that our queries need."""
+    with its settings, except those that our queries need."""
     made = spark.newSession()
     for name, value in {**spark.conf.getAll, **DEFAULTS}.items():
         if name.startswith("spark.sql.") and made.conf.isModifiable(name):

@@ -23,7 +23,7 @@ from .query import SparkSyphon, SyphonConfig
 
 
 class OnAThread:
-    """Runs a pipeline on a thread of its own for a caller with a loop: `run` is awaited, `stop` ends it cleanly."""
+    """Runs a pipeline on its own thread for a caller with a loop: `run` is awaited, `stop` ends it cleanly."""
 
     def __init__(self, inner: Runnable) -> None:
         self._inner = inner

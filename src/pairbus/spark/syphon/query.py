@@ -85,7 +85,7 @@ _log = logging.getLogger("pairbus.syphon")
 
 
 class _Left(NamedTuple):
-    """A message left to its lock: its destination, and the unix time of the lock's end. `is_refused`: for good, in a
+    """A message left to its lock: its destination, and the unix time of the lock's end. `is_refused`: permanently, in a
     replay."""
 
     path: str
@@ -577,7 +577,7 @@ class SparkSyphon:
         return seen
 
     async def _glance(self) -> bool:
-        """Return whether there is any message, for whomever and whoever may hold it."""
+        """Return whether there is any message, for any destination, locked or not."""
         async with asyncio.timeout(GLANCE_S_MAX), connections.endpoint(self._secondary).client() as client:
             for path in self._paths:
                 with contextlib.suppress(NotFound):
@@ -586,7 +586,8 @@ class SparkSyphon:
         return False
 
     async def _count(self) -> None:
-        """Count about how many are left, for whoever watches; where the caller has not said so, or a look found out."""
+        """Count about how many are left, for the progress display; where the caller has not said so, or a look found
+        out."""
         if self.report().remaining is not None:
             return
         count = 0

@@ -70,7 +70,7 @@ class TaskCounts:
     moved: dict[str, int] = field(default_factory=dict)
     moved_bytes: int = 0
     dead_lettered: dict[str, int] = field(default_factory=dict)
-    #: (queue, lock token, destination, unix time at which the lock ends, whether it is refused for good)
+    #: (queue, lock token, destination, unix time at which the lock ends, whether it is refused permanently)
     left: list[tuple[str, str, str, float, bool]] = field(default_factory=list)
     #: destination → (verdict, text, condition, strikes)
     troubles: dict[str, tuple[str, str, str, int]] = field(default_factory=dict)
@@ -87,9 +87,9 @@ class TransferTask:
     """Transfers batch after batch on one loop.
 
     `destination`: where all messages go, as they are; without it each goes home, to where its alias says (P27). Only
-    what goes home is dead-lettered where it is refused for good. `in_transactions`: the destination is in the namespace
-    that the messages come from, and each is completed there and sent here in one; what a transaction refuses goes the
-    other way, where each message is refused by itself.
+    what goes home is dead-lettered where it is refused permanently. `in_transactions`: the destination is in the
+    namespace that the messages come from, and each is completed there and sent here in one; what a transaction refuses
+    goes the other way, where each message is refused by itself.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ KNOWN_MAX: Final = 10_000
 
 class RefusalVerdict(enum.Enum):
     GONE = "gone"  # there is no such destination: its messages are dead-lettered
-    REFUSED = "refused"  # this message is refused for good: it is dead-lettered, others may pass
+    REFUSED = "refused"  # this message is refused permanently: it is dead-lettered, others may pass
     BUSY = "busy"
     FULL = "full"
     UNREACHABLE = "unreachable"
@@ -81,7 +81,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(Refused, "amqp:precondition-failed", RefusalVerdict.REFUSED),
     Row(Refused, "com.microsoft:argument-error", RefusalVerdict.REFUSED),
     Row(Refused, "com.microsoft:argument-out-of-range", RefusalVerdict.REFUSED),
-    # whoever disabled it may enable it again: a backlog that was dead-lettered meanwhile would have to be replayed
+    # it may be enabled again: a backlog that was dead-lettered meanwhile would have to be replayed
     Row(Refused, "com.microsoft:entity-disabled", RefusalVerdict.UNREACHABLE),
     Row(Refused, None, RefusalVerdict.UNREACHABLE),
     Row(LinkLost, None, RefusalVerdict.UNREACHABLE),

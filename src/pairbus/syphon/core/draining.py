@@ -60,7 +60,7 @@ def judge(
 ) -> Finished | TryAgain:
     """Return whether the drain is over, from what was seen.
 
-    `refused` holds the messages that were refused for good and can't be dead-lettered, with the reasons.
+    `refused` holds the messages that were refused permanently and can't be dead-lettered, with the reasons.
     """
     known_refused = refused or {}
     counts: dict[str, int] = {}

@@ -27,8 +27,8 @@ CLIMB: Final = 0.05
 RELIEF_S: Final = 30.0
 RELIEF: Final = 2.0
 FLOOR: Final = 1.0
-#: A syphon that was idle, or has just begun, moves little: that says nothing of what the destination can take. Messages
-#: to a busy destination halt by themselves (P24), so that this need not.
+#: A syphon that was idle, or has just begun, moves little: that says nothing about what the destination can take.
+#: Messages to a busy destination halt by themselves (P24), so that this need not.
 TELLING_PER_S: Final = 100.0
 #: What has been moved lately is measured over this span.
 SPAN_S: Final = 5.0

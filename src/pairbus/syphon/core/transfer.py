@@ -27,8 +27,8 @@ class Input(enum.Enum):
     TAKEN = "taken"  # put on the wire
     CONFIRMED = "confirmed"  # by the primary
     UNAVAILABLE = "unavailable"  # not sent, or refused, or unknown: for reasons that pass
-    REJECTED = "rejected"  # refused for good
-    SPLIT = "split"  # its batch was refused for good, which says little of this one
+    REJECTED = "rejected"  # refused permanently
+    SPLIT = "split"  # its batch was refused permanently, which says little of this one
     SETTLED = "settled"
     UNSETTLED = "unsettled"  # the settlement failed, or its outcome is unknown
     LOCK_LOST = "lock lost"  # the backlog says so

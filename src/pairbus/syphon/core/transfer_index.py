@@ -56,7 +56,7 @@ class TransferIndex:
         return len(self._left)
 
     def left_paths(self) -> set[str]:
-        """Return the destinations that left messages wait for, without those that refused a message for good."""
+        """Return the destinations that left messages wait for, without those that refused a message permanently."""
         return {transfer.path for transfer in self._left.values() if transfer.reason is None}
 
     def waiting(self, path: str) -> int:

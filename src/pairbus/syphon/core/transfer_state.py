@@ -1,7 +1,7 @@
 """Tracks the messages on their way home: which are locked, sent, confirmed, settled (P39, P40).
 
 Decides what happens to each: a message is completed in the backlog only after the primary confirmed it; one that is
-refused for good is dead-lettered; one whose destination is away is left to its lock's expiry, which is the back-off,
+refused permanently is dead-lettered; one whose destination is away is left to its lock's expiry, which is the back-off,
 and stands in nobody's way. Only locks of sends under way are renewed. A message that the primary has confirmed and
 whose completion was lost is known when it comes again, and is completed without being sent twice.
 

@@ -122,7 +122,7 @@ def _compact(file: Path) -> Compacted:
     target = _target(file)
     with file.open("rb") as source:
         try:
-            # Whoever compacts a file holds it locked; writers and reports do not ask for the lock.
+            # The compaction of a file holds it locked; writers and reports do not ask for the lock.
             fcntl.flock(source, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise NotAsIs("another process is compacting it") from None
