@@ -205,7 +205,7 @@ class Rehearsal:
     async def _quiet(self) -> None:
         work = self._in_the_quiet
         if work is not None:
-            await self._spark.spare(lambda session: work(session, self.ledgers))
+            await self._spark.run_optional(lambda session: work(session, self.ledgers))
 
     @asynccontextmanager
     async def _fault(self) -> AsyncIterator[None]:

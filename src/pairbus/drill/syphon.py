@@ -62,7 +62,7 @@ class Spark:
         assert self._starting is not None
         return await asyncio.shield(self._starting)
 
-    async def spare(self, work: Callable[[SparkSession], object]) -> None:
+    async def run_optional(self, work: Callable[[SparkSession], object]) -> None:
         """Run optional work on the session: its jobs are cancelled with it, and its errors are ignored."""
         session = await self.ready()
         try:

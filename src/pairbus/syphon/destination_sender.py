@@ -53,7 +53,7 @@ class Engine(Protocol):
     def isolated_client(self) -> WireClient | None: ...
     async def close_isolated(self, client: WireClient) -> None: ...
     def later(self, seconds: float, closer: Callable[[], Awaitable[Any]]) -> None: ...
-    def forget_lane(self, lane: DestinationSender) -> None: ...
+    def forget_sender(self, sender: DestinationSender) -> None: ...
 
 
 class DestinationSender:
@@ -100,7 +100,7 @@ class DestinationSender:
     def _idled(self) -> None:
         self._idle = None
         if self.is_idle:
-            self.engine.forget_lane(self)
+            self.engine.forget_sender(self)
 
     async def _run(self) -> None:
         """Send as much as there is room for; answers make room for the rest."""

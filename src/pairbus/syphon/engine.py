@@ -58,7 +58,7 @@ ROOM_BYTES: Final = 64 * 1024 * 1024
 CROWDED_S: Final = 0.02
 #: Connections of their own for destinations that could not be reached.
 ISOLATED_MAX: Final = 32
-LANES_MAX: Final = 1_000
+SENDERS_MAX: Final = 1_000
 #: A stop waits so long for answers of the primary, then for the backlog, then for the ends of links and connections:
 #: together it leaves the client that hosts the syphon a second of its five (P44).
 STOP_S: Final = 2.0
@@ -125,7 +125,7 @@ class SyphonEngine:
         self.drain = drain
         self.count_backlog_time = count_backlog_time
         self.wall = wall
-        self.transfer_state = TransferState(Destinations(halted_until), buries=not dead_letters)
+        self.transfer_state = TransferState(Destinations(halted_until), can_dead_letter=not dead_letters)
         self.rate = RateLimit(max_rate)
         self.loop: asyncio.AbstractEventLoop
         self.primary_client: WireClient
@@ -138,7 +138,7 @@ class SyphonEngine:
         self._ledger = ledger
         self._on_busy = on_busy
         self._on_access = on_access
-        self._lanes: dict[str, DestinationSender] = {}
+        self._senders: dict[str, DestinationSender] = {}
         self._isolated = 0
         #: Messages that can't be delivered and can't be dead-lettered (a replay): which, and why.
         self._refused: dict[Key, str] = {}
@@ -150,6 +150,7 @@ class SyphonEngine:
         self._told_of_none = False
         self._is_stopping = False
         self._unavailable: list[draining.Unavailable] = []
+        self._is_begun = False
         self._stop_wanted = False
 
     def __repr__(self) -> str:
@@ -173,6 +174,7 @@ class SyphonEngine:
         self.primary_client = self.primary.client(clock=self.wall, timeout=OPEN_S)
         self.secondary_client = self.secondary.client(clock=self.wall)
         self._ended: asyncio.Future[None] = self.loop.create_future()
+        self._is_begun = True
         self._gate = asyncio.Event()
         self._doubt = asyncio.Event()
         self._doubt.set()
@@ -208,7 +210,7 @@ class SyphonEngine:
     def stop(self) -> None:
         """End `run` within seconds; locked messages are released first. May be called more than once."""
         self._stop_wanted = True
-        if hasattr(self, "_ended"):
+        if self._is_begun:
             self._end(None)
 
     def _end(self, error: BaseException | None) -> None:
@@ -242,7 +244,7 @@ class SyphonEngine:
             if timer is not None:
                 timer.cancel()
         closers = [closer() for closer in self._closers.values()]
-        closers += [lane.close() for lane in self._lanes.values()] + [source.stop() for source in self.sources]
+        closers += [sender.close() for sender in self._senders.values()] + [source.stop() for source in self.sources]
         await _within(CLOSE_S, closers)
         for task in tuple(self._tasks):
             task.cancel()
@@ -392,7 +394,7 @@ class SyphonEngine:
         self.rate.received(len(arrivals) - left, now)
         self.carry_out(commands)
         for path in wanted:
-            self._lane(path).wake()
+            self._sender_for(path).wake()
         if self._tick is None and self.transfer_state.deadline is not None:
             self._tick = self.loop.call_at(self.transfer_state.deadline, self._ticked)
         return bool(wanted)
@@ -417,20 +419,20 @@ class SyphonEngine:
 
     # -- to the primary
 
-    def _lane(self, path: str) -> DestinationSender:
-        lane = self._lanes.get(path)
-        if lane is None:
-            if len(self._lanes) >= LANES_MAX:
-                idle = next((each for each in self._lanes.values() if each.is_idle), None)
+    def _sender_for(self, path: str) -> DestinationSender:
+        sender = self._senders.get(path)
+        if sender is None:
+            if len(self._senders) >= SENDERS_MAX:
+                idle = next((each for each in self._senders.values() if each.is_idle), None)
                 if idle is not None:
-                    self.forget_lane(idle)
-            lane = self._lanes[path] = DestinationSender(self, path)
-        return lane
+                    self.forget_sender(idle)
+            sender = self._senders[path] = DestinationSender(self, path)
+        return sender
 
-    def forget_lane(self, lane: DestinationSender) -> None:
-        if self._lanes.get(lane.path) is lane:
-            del self._lanes[lane.path]
-            self.spawn(lane.close())
+    def forget_sender(self, sender: DestinationSender) -> None:
+        if self._senders.get(sender.path) is sender:
+            del self._senders[sender.path]
+            self.spawn(sender.close())
 
     def isolated_client(self) -> WireClient | None:
         if self._isolated >= ISOLATED_MAX:
@@ -465,8 +467,8 @@ class SyphonEngine:
     def _look_into(self, path: str, error: WireError) -> None:
         if verdict_of(error) is RefusalVerdict.BUSY:
             now = self.loop.time()
-            lane = self._lanes.get(path)
-            moved = 0.0 if lane is None else lane.moved_per_s(now)
+            sender = self._senders.get(path)
+            moved = 0.0 if sender is None else sender.moved_per_s(now)
             self.rate.busy(now, moved / (self.rate.measured(now) or 1.0))
             if self._on_busy is not None:
                 self._on_busy(path)
@@ -581,7 +583,7 @@ class SyphonEngine:
     # -- telling
 
     def report(self) -> Report:
-        now = self.loop.time() if hasattr(self, "loop") else 0.0
+        now = self.loop.time() if self._is_begun else 0.0
         return self.progress.report(now, self.transfer_state.destinations.troubled())
 
     def _record(

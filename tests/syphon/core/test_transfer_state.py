@@ -143,7 +143,7 @@ class TestPoison:
         assert [(command[0], len(command[1])) for command in commands] == [(QUEUE, 2), (OTHER, 1), (QUEUE, 1)]
 
     def test_p41_a_replay_leaves_what_is_refused_where_it_is(self) -> None:
-        transfer_state = TransferState(buries=False)
+        transfer_state = TransferState(can_dead_letter=False)
         bad = transfer(1, "")
         commands, _ = transfer_state.received([Rejection(bad, "MissingPath", "none")], 0.0)
         (leave,) = commands
@@ -445,7 +445,7 @@ class TestEnding:
     @pytest.mark.parametrize("late", [False, True])
     def test_p41_what_a_replay_can_never_deliver_is_not_asked_back(self, late: bool) -> None:
         """It would be received and refused again each time, for ever: its lock's end is soon enough."""
-        transfer_state = TransferState(buries=False)
+        transfer_state = TransferState(can_dead_letter=False)
         if late:  # the primary says so
             transfer_state.failed(sent(transfer_state, transfer(1)), NOT_ALLOWED, 0.0)
         else:  # it names no destination

@@ -107,8 +107,8 @@ class TransferTask:
         self._in_transactions = in_transactions and destination is not None
         self._via_senders: dict[str, Sender] = {}
         self._destination = destination
-        self._buries = not is_replay and destination is None
-        self.transfer_state = TransferState(Destinations(), buries=self._buries)
+        self._can_dead_letter = not is_replay and destination is None
+        self.transfer_state = TransferState(Destinations(), can_dead_letter=self._can_dead_letter)
         self.primary_client = primary.client()
         self._primary = primary
         self._secondary_client = secondary.client()
@@ -262,7 +262,7 @@ class TransferTask:
         for command in (*self.transfer_state.stop(), *self.transfer_state.give_up()):
             if isinstance(command, Release):
                 self._note_left(command.transfers)
-        self.transfer_state = TransferState(self.transfer_state.destinations, buries=self._buries)
+        self.transfer_state = TransferState(self.transfer_state.destinations, can_dead_letter=self._can_dead_letter)
 
     # -- called by the senders
 
@@ -322,10 +322,10 @@ class TransferTask:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    def forget_lane(self, lane: DestinationSender) -> None:
-        if self._senders.get(lane.path) is lane:
-            del self._senders[lane.path]
-            self.spawn(lane.close())
+    def forget_sender(self, sender: DestinationSender) -> None:
+        if self._senders.get(sender.path) is sender:
+            del self._senders[sender.path]
+            self.spawn(sender.close())
 
     # -- the backlog
 

@@ -48,12 +48,12 @@ SETTLE_TRIES: Final = 5
 
 
 class TransferState(TransferIndex):
-    """The transfers of one engine. `buries` is False if messages can't be dead-lettered, since they come from there."""
+    """The transfers of one engine. `can_dead_letter` is False where they come from a dead-letter queue."""
 
-    def __init__(self, destinations: Destinations | None = None, *, buries: bool = True) -> None:
+    def __init__(self, destinations: Destinations | None = None, *, can_dead_letter: bool = True) -> None:
         super().__init__()
         self.destinations = Destinations() if destinations is None else destinations
-        self._buries = buries
+        self._can_dead_letter = can_dead_letter
         self._ticked_at = float("-inf")
         self._stopping = False
 
@@ -324,7 +324,7 @@ class TransferState(TransferIndex):
         return [*commands, *(Release(queue, transfers) for queue, transfers in _by_queue(released))]
 
     def _reject(self, transfer: PendingTransfer, reason: str, description: str, commands: list[Command]) -> None:
-        if not self._buries:
+        if not self._can_dead_letter:
             if self._move((transfer,), Input.UNAVAILABLE):
                 transfer.reason = (reason, description)
                 trouble = Trouble(RefusalVerdict.REFUSED, description, reason, 1, transfer.since, transfer.since)
