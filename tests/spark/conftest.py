@@ -8,8 +8,8 @@ import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.broker import NamespaceServer, serve_sync
+from pairbus.spark.connector import connections
 from pairbus.spark.connector.options import Address
-from pairbus.spark.runtime import connections
 from pairbus.wire.sync import WireClient
 
 MakeQueue = Callable[..., None]

@@ -32,6 +32,7 @@ from pairbus.spark import (
     renew,
     restore,
 )
+from pairbus.spark.connector import connections
 from pairbus.spark.connector.options import InvalidOption
 from pairbus.spark.connector.schema import read
 from pairbus.spark.pipelines import ingest as ingest_module
@@ -39,7 +40,6 @@ from pairbus.spark.pipelines import table_files
 from pairbus.spark.pipelines.ingest import Ingester
 from pairbus.spark.pipelines.preflight import TransferFailed
 from pairbus.spark.pipelines.table_files import HadoopFiles, leased
-from pairbus.spark.runtime import connections
 from tests.moving_clock import Clock
 from tests.waiting import until
 

@@ -60,7 +60,7 @@ def drill(
 ) -> None:
     """Rehearse an outage: two namespaces, traffic, a fault, the failover, the way back, the verdict.
 
-    Everything runs on this machine, offline, in separate processes: nothing of yours is touched. Takes about a
+    Everything runs on this machine, offline, in processes of its own: nothing of yours is touched. Takes about a
     minute and a half. The exit code is 0 only if no message was lost and no send failed for its caller.
 
     \b

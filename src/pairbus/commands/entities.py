@@ -364,7 +364,7 @@ def purge(
     ca_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Remove the messages of an entity permanently. There is no way back.
+    """Remove the messages of an entity for good. There is no way back.
 
     NS names the namespace: a connection string, @FILE, env:NAME (a variable), - (stdin), or a host name (then
     DefaultAzureCredential). ENTITY is a queue, a subscription (news/Subscriptions/all) or a dead-letter queue

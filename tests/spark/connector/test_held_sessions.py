@@ -11,11 +11,10 @@ import pytest
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.broker import serve_sync
-from pairbus.spark.connector import held_sessions
+from pairbus.spark.connector import connections, held_sessions
 from pairbus.spark.connector.held_sessions import SESSIONS, check_worker
 from pairbus.spark.connector.lock_reader import Share, take
 from pairbus.spark.connector.options import InvalidOption
-from pairbus.spark.runtime import connections
 from pairbus.wire.received import ReceivedMessage
 from tests.moving_clock import Clock
 from tests.spark.conftest import Pair, admin_of, wire

@@ -19,10 +19,10 @@ from pairbus.spark.connector.batch_reader import Slice, Wanted, peek_slice
 from pairbus.spark.connector.lock_reader import MOVES, POLLS, QUEUES, WAIT_FIRST_S, LockStream, Share, take
 from pairbus.spark.connector.lock_reader import receive as take_rows
 from pairbus.spark.connector.options import InvalidOption, parse
+from pairbus.spark.connector.process_mailbox import STOP, ProcessMailbox
 from pairbus.spark.connector.schema import Rows, read
 from pairbus.spark.connector.selection import Selection
 from pairbus.spark.connector.values.transfer_packs import Locked, unpack
-from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
 from pairbus.wire.partitions import Range
 from pairbus.wire.sync import Receiver
 from tests.spark.conftest import MakeQueue, Pair, admin_of, peeked, wire

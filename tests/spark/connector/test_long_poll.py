@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.message import Properties, encode_message
+from pairbus.spark.connector import connections
 from pairbus.spark.connector.long_poll import LongPoll
-from pairbus.spark.runtime import connections
 from pairbus.wire.errors import WireError
 from tests.spark.conftest import MakeQueue, Pair, admin_of, wire
 from tests.waiting import until

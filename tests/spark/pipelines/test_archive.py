@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from pairbus.spark.connector.options import InvalidOption
+from pairbus.spark.connector.process_mailbox import ProcessMailbox
 from pairbus.spark.pipelines import archive as archive_module
 from pairbus.spark.pipelines.archive import Archiver, Restorer, _check_way_back, archived
 from pairbus.spark.pipelines.preflight import TransferFailed
 from pairbus.spark.pipelines.restore_sink import SENT
 from pairbus.spark.pipelines.transfer import Job
-from pairbus.spark.runtime.process_mailbox import ProcessMailbox
 
 from ..conftest import Pair
 

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from pairbus.broker import serve_sync
+from pairbus.spark.connector import connections
 from pairbus.spark.connector.options import Address
 from pairbus.spark.pipelines.archive import Archiver, archived
 from pairbus.spark.pipelines.folder_namespace import check_single, claim, name_of, namespaces_in
 from pairbus.spark.pipelines.preflight import TransferFailed
 from pairbus.spark.pipelines.table_files import HadoopFiles, LocalFiles
-from pairbus.spark.runtime import connections
 from tests.spark.conftest import MakeQueue, Pair, wire
 
 from .test_table_files import Store

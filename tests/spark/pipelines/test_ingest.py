@@ -24,6 +24,7 @@ from py4j.protocol import Py4JNetworkError
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.broker import Broker, serve_sync
+from pairbus.spark.connector import connections
 from pairbus.spark.connector.lock_reader import Share, fill
 from pairbus.spark.connector.options import Address, InvalidOption
 from pairbus.spark.connector.schema import Rows, read
@@ -34,7 +35,6 @@ from pairbus.spark.pipelines.message_table import DATE, CommitPlan, Identity, St
 from pairbus.spark.pipelines.preflight import TransferFailed
 from pairbus.spark.pipelines.table_files import LocalFiles
 from pairbus.spark.pipelines.transfer_loop import RoundResult
-from pairbus.spark.runtime import connections
 from pairbus.wire.errors import Unreachable
 from tests.moving_clock import Clock
 

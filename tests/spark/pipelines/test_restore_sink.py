@@ -10,13 +10,12 @@ import pyarrow as pa
 import pytest
 
 from pairbus.amqp.message import Properties, encode_message
-from pairbus.spark.connector import writer
+from pairbus.spark.connector import connections, writer
 from pairbus.spark.connector.options import PATIENCE_S, Address
+from pairbus.spark.connector.process_mailbox import STOP, ProcessMailbox
 from pairbus.spark.connector.schema import Outgoing
 from pairbus.spark.connector.writer import NotSent, Patience, Sent, send_patiently
 from pairbus.spark.pipelines.restore_sink import SENT, RestoreOptions, RestoreWriter, shares
-from pairbus.spark.runtime import connections
-from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
 from pairbus.syphon.core.destinations import HALT_S
 from pairbus.syphon.core.rate_limit import RateLimit
 from pairbus.testing import fault

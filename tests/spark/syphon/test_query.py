@@ -19,7 +19,7 @@ from pairbus.ledger import LedgerWriter
 from pairbus.pairing.backlog.aliases import divert_encoded
 from pairbus.spark.connector.lock_reader import MOVES, QUEUES, LockStream, Share, is_halted
 from pairbus.spark.connector.options import Address, parse
-from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
+from pairbus.spark.connector.process_mailbox import STOP, ProcessMailbox
 from pairbus.spark.syphon.query import SparkSyphon, SyphonConfig, look_s
 from pairbus.syphon.core import queue_discovery
 from pairbus.syphon.core.queue_discovery import Listed, QueueDiscovery

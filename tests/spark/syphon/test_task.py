@@ -11,8 +11,8 @@ import pytest
 
 from pairbus.amqp.message import Header, Properties, encode_message
 from pairbus.pairing.backlog.aliases import divert_encoded
+from pairbus.spark.connector import connections
 from pairbus.spark.connector.values.transfer_packs import Locked
-from pairbus.spark.runtime import connections
 from pairbus.spark.syphon.task import TaskCounts, TransferTask
 from pairbus.testing import fault
 from pairbus.wire import Refused, WireClient

@@ -1,1 +1,1 @@
-"""Holds the `servicebus` data source: readers, writer, options and schema. Imports `runtime`, not the other folders."""
+"""Holds the `servicebus` data source: readers, writer, options, schema, connections; imports no other Spark folder."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pairbus.errors import PairbusError
-from pairbus.spark.runtime import connections
+from pairbus.spark.connector import connections
 from pairbus.wire.partitions import Range, ask, count_of, end_of, number_of, partition_of, search_ranges
 from pairbus.wire.sync import WireClient
 

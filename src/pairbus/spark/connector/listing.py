@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pairbus.errors import for_data_source
-from pairbus.spark.runtime.connections import named_credential
+from pairbus.spark.connector.connections import named_credential
 
 from . import entities
 from .options import Address, InvalidOption

@@ -18,8 +18,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pairbus.spark.runtime import connections
-from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
+from pairbus.spark.connector import connections
+from pairbus.spark.connector.process_mailbox import STOP, ProcessMailbox
 from pairbus.syphon.core.arrival import path_of
 from pairbus.syphon.core.queue_discovery import GONE
 from pairbus.syphon.core.rate_limit import RateLimit

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pairbus.spark.runtime import connections
+from pairbus.spark.connector import connections
 from pairbus.syphon.core.rate_limit import RateLimit
 from pairbus.wire.errors import NotFound, Refused, WireError
 from pairbus.wire.partitions import (

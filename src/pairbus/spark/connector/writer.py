@@ -24,8 +24,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from pairbus.errors import PairbusError
-from pairbus.spark.runtime import connections
-from pairbus.spark.runtime.process_mailbox import ProcessMailbox
+from pairbus.spark.connector import connections
+from pairbus.spark.connector.process_mailbox import ProcessMailbox
 from pairbus.syphon.core.destinations import HALT_S, RefusalVerdict, pause, verdict_of
 from pairbus.syphon.core.rate_limit import RateLimit
 from pairbus.wire.errors import NotFound, WireError

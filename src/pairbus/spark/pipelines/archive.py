@@ -27,9 +27,9 @@ from pairbus.errors import first_line
 from pairbus.spark.connector.batch_reader import ServiceBusReader, Wanted
 from pairbus.spark.connector.entities import subscription_of, without_dead_letters
 from pairbus.spark.connector.options import Address
+from pairbus.spark.connector.process_mailbox import STOP, ProcessMailbox
 from pairbus.spark.connector.writer import NotSent
 from pairbus.spark.runtime.locations import escaped, local_path, located
-from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
 from pairbus.spark.syphon.api import address_of_text
 from pairbus.syphon.core.draining import Unavailable
 from pairbus.syphon.core.progress import Report

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote, unquote
 
+from pairbus.spark.connector import connections
 from pairbus.spark.connector.options import Address
-from pairbus.spark.runtime import connections
 from pairbus.spark.runtime.locations import local_path, located
 from pairbus.wire.errors import WireError
 

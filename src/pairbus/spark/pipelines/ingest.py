@@ -22,14 +22,13 @@ from uuid import UUID
 
 from pairbus.billing import MOVE
 from pairbus.errors import first_line
-from pairbus.spark.connector import listing
+from pairbus.spark.connector import connections, listing
 from pairbus.spark.connector.batch_limits import shares
 from pairbus.spark.connector.held_sessions import WORKER_S
 from pairbus.spark.connector.lock_batch_size import LockBatchSize
 from pairbus.spark.connector.long_poll import LongPoll
 from pairbus.spark.connector.options import PARTITIONS_MAX, Address, InvalidOption
 from pairbus.spark.connector.schema import SCHEMA
-from pairbus.spark.runtime import connections
 from pairbus.spark.runtime.locations import check_writable, escaped, located
 from pairbus.spark.runtime.running import Running
 from pairbus.spark.runtime.session import beside, is_gone

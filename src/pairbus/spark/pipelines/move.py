@@ -21,13 +21,12 @@ from uuid import UUID
 from pairbus.billing import MOVE
 from pairbus.errors import first_line
 from pairbus.ledger import LedgerWriter
-from pairbus.spark.connector import listing
+from pairbus.spark.connector import connections, listing
 from pairbus.spark.connector.entities import without_dead_letters
 from pairbus.spark.connector.lock_reader import MOVES
 from pairbus.spark.connector.options import Address
+from pairbus.spark.connector.process_mailbox import ProcessMailbox
 from pairbus.spark.connector.selection import Selection
-from pairbus.spark.runtime import connections
-from pairbus.spark.runtime.process_mailbox import ProcessMailbox
 from pairbus.spark.runtime.session import quick_java
 from pairbus.spark.syphon.api import address_of_text, host_of
 from pairbus.spark.syphon.sink import EVENTS, NAME, SinkOptions, SyphonSink, TransferBatchWriter, end_tasks

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pairbus.spark.connector.options import Address, InvalidOption, as_options, as_settle_options
+from pairbus.spark.connector.process_mailbox import ProcessMailbox
 from pairbus.spark.connector.source import register
 from pairbus.spark.connector.writer import WRITTEN, Sent
-from pairbus.spark.runtime.process_mailbox import ProcessMailbox
 from pairbus.spark.syphon.api import started
 
 from .archive import address_of

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.message import read_message_annotations, split
 from pairbus.errors import PairbusError, first_line
-from pairbus.spark.connector import listing
+from pairbus.spark.connector import connections, listing
 from pairbus.spark.connector.batch_reader import PEEK_COUNT, first_from
 from pairbus.spark.connector.entities import is_glob, subscription_of, without_dead_letters
 from pairbus.spark.connector.lock_reader import is_about_sessions
 from pairbus.spark.connector.options import SEQUENCE_MAX, Address, InvalidOption, as_options
 from pairbus.spark.connector.schema import SCHEMA
 from pairbus.spark.connector.selection import Selection
-from pairbus.spark.runtime import connections
 from pairbus.wire.errors import NotFound, TimedOut, Unauthorized, Unreachable, WireError
 from pairbus.wire.partitions import ask, search_ranges
 

@@ -19,9 +19,9 @@ from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMes
 from pyspark.sql.types import StructType
 
 from pairbus.spark.connector.options import Address
+from pairbus.spark.connector.process_mailbox import STOP, ProcessMailbox
 from pairbus.spark.connector.schema import Outgoing
 from pairbus.spark.connector.writer import NotSent, ServiceBusWriter, WriterConfig
-from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
 
 NAME: Final = "servicebus-restored"
 #: The file of the mailbox.

@@ -17,10 +17,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
+from pairbus.spark.connector import connections
 from pairbus.spark.connector.entities import without_dead_letters
 from pairbus.spark.connector.lock_reader import is_about_sessions
 from pairbus.spark.connector.options import Address, InvalidOption, parse
-from pairbus.spark.runtime import connections
 from pairbus.wire.errors import Refused
 from pairbus.wire.settling import (
     ABANDONED,

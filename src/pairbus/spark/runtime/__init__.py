@@ -1,1 +1,1 @@
-"""Holds what all on Spark need: session, Java, files, connections, messages between processes; imports `connector`."""
+"""Holds what all on Spark need: session, Java, files, Python workers; imports `connector`."""

@@ -28,11 +28,11 @@ from pairbus.amqp.message import read_message_annotations, split
 from pairbus.billing import SYPHON
 from pairbus.errors import PairbusError, first_line
 from pairbus.ledger import LedgerWriter
+from pairbus.spark.connector import connections
 from pairbus.spark.connector.lock_reader import HALTS, MOVES, POLLS, QUEUES
 from pairbus.spark.connector.options import Address, as_options
-from pairbus.spark.runtime import connections
+from pairbus.spark.connector.process_mailbox import STOP, ProcessMailbox
 from pairbus.spark.runtime.checkpoints import write_quickly
-from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
 from pairbus.spark.runtime.session import beside, existing, is_gone, is_started_here, quick_java, session
 from pairbus.syphon import inspection
 from pairbus.syphon.core import draining

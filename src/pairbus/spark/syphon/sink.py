@@ -22,12 +22,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pairbus.spark.connector import connections
 from pairbus.spark.connector.arrow_rows import StreamWriter, batches
 from pairbus.spark.connector.lock_reader import MOVES
 from pairbus.spark.connector.options import Address
+from pairbus.spark.connector.process_mailbox import ProcessMailbox
 from pairbus.spark.connector.values.transfer_packs import unpack
-from pairbus.spark.runtime import connections
-from pairbus.spark.runtime.process_mailbox import ProcessMailbox
 from pairbus.wire.sync import LoopThread
 
 from .task import TaskCounts, TransferTask

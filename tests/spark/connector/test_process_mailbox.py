@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pairbus.spark.runtime.process_mailbox import ProcessMailbox
+from pairbus.spark.connector.process_mailbox import ProcessMailbox
 
 
 def test_news_come_once_and_in_order(tmp_path: Path) -> None:

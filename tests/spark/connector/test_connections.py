@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.message import Properties, encode_message
+from pairbus.spark.connector import connections
 from pairbus.spark.connector.options import Address
-from pairbus.spark.runtime import connections
 from tests.spark.conftest import MakeQueue, Pair
 
 
