@@ -411,14 +411,6 @@ class Dispatch:
             coordinator.send_busy(failover, now, self._epoch, False, error)
             self._once_more = False
             return
-        if (
-            verdict is Verdict.QUALIFIES
-            and self._busy_error is not None
-            and is_silence(error)
-            and not failover.is_diverting
-        ):
-            self._fail(self._busy_error)  # P18, as above
-            return
         if verdict is Verdict.QUALIFIES:
             coordinator.primary_failed(failover, now, self._epoch, False, error)
         self._once_more = False
