@@ -1,4 +1,6 @@
-"""One AMQP 1.0 connection, client or server, with no I/O: bytes and a time go in, events and bytes come out.
+"""One AMQP 1.0 connection, client or server, without I/O: frames, handshake, heartbeats, sessions and their links.
+
+Bytes and a time go in, events and bytes come out:
 
     shell                                engine
     data_received(data)  ──►  receive(data, now) ──► events

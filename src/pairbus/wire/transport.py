@@ -1,8 +1,8 @@
-"""Owns the socket, the clock and the timers of one AMQP connection of the client.
+"""Carries the bytes of one AMQP connection of the client between its socket and the engine, on asyncio.
 
-A shell: bytes go from the socket to the engine and back, one write a loop turn; events go to the owner of the link. It
-decides nothing but two things about sickness: an answer that is overdue on a connection that has been silent for
-`SILENCE_S` ends the connection, and what is lost is told to every owner exactly once.
+A shell: bytes go from the socket to the engine and back, one write a loop turn; events go to the owner of the link.
+Heartbeats are the engine's decision. Two decisions are made here: a connection that has been silent for `SILENCE_S`
+while an answer is overdue is ended, and every owner of a link hears of a lost connection exactly once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Settlement operations: messages are completed, abandoned, deferred, dead-lettered, cancelled, deleted or expire.
+"""Settlement operations: complete, abandon, defer, dead-letter, cancel and delete; the expiry of locks and messages.
 
 Who may settle what is decided in queue.py. Complete, abandon, defer and dead-letter are lazy records;
 receive-and-delete, cancelling and deleting are synced before the answer. Locks are not journalled: a restart frees
