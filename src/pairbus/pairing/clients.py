@@ -1,4 +1,4 @@
-"""Reads two clients before they are paired, and reserves the secondary one for a single pairing (P6).
+"""Reads two clients before they are paired, and reserves the secondary one for a single pairing.
 
 The clients are the SDK's or ours, of both APIs; `pair_validation.py` decides what may be paired with what.
 """
@@ -15,7 +15,7 @@ from typing import Any, Final
 from pairbus.pairing import pair_validation
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 
-#: Secondary clients, ours and the SDK's own, with the primary that they serve: one each, once and for all (P6).
+#: Secondary clients, ours and the SDK's own, with the primary that they serve: one each, once and for all.
 _SERVING: Final[weakref.WeakKeyDictionary[Any, str]] = weakref.WeakKeyDictionary()
 _CLAIMING: Final = threading.Lock()
 
@@ -25,7 +25,7 @@ def namespace_of(client: Any) -> pair_validation.NamespaceIdentity:
 
 
 def validated_options(client: Any, options: Any) -> SendAvailabilityPairedNamespaceOptions:
-    """Return the options if the clients and the administration client may be paired; raise what P6 refuses."""
+    """Return the options if the clients and the administration client may be paired, else raise."""
     me, manager = pair_member(client), getattr(options, "secondary_namespace_manager", None)
     # As the SDK's differ: one's `create_queue` is a coroutine function.
     manager_is_async = None if manager is None else inspect.iscoroutinefunction(manager.create_queue)
@@ -49,7 +49,7 @@ def pair_member(client: Any) -> pair_validation.PairMember:
 
 @contextmanager
 def claimed(options: SendAvailabilityPairedNamespaceOptions, primary: Any) -> Iterator[None]:
-    """Reserve the options and the secondary client for one pairing; release them if the block raises (P3, P6)."""
+    """Reserve the options and the secondary client for one pairing; release them if the block raises."""
     secondary = options.messaging_factory
     options.claim()
     try:

@@ -1,4 +1,4 @@
-"""Looks at the control file of a fleet, or calls the function that stands for it (P23).
+"""Looks at the control file of a fleet, or calls the function that stands for it.
 
 A look at a file that has not changed is one `stat`. What the content means, and whether a change is to be followed yet,
 is decided in `routing/pins.py`. A look may hang, on a network drive or in a user's function, so the health monitors

@@ -1,4 +1,4 @@
-"""Remembers why a paired client did what it did, for an operator's question "why did we fail over?" (P23).
+"""Remembers why a paired client did what it did, for an operator's question "why did we fail over?".
 
 `client.explain("orders")` returns what is kept here in words: changes of state with their cause and error, pings, what
 operators and the control file said, and which rule sent messages to the backlog. Nothing is kept of a healthy send.
@@ -74,7 +74,7 @@ class DecisionLog(Observer):
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        #: By entity in lower case (P15); "" for what concerns the whole client.
+        #: By entity in lower case; "" for what concerns the whole client.
         self._kept: dict[str, deque[tuple[object, Decision]]] = {}
         _logs.add(self)
 

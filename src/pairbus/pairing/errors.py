@@ -3,19 +3,19 @@
     PairbusError
     └── PairingError
         ├── InvalidOptions               an option out of its bounds, or two that contradict        + ValueError
-        ├── AlreadyPaired                a client or an options object used for a second pairing (P6)
-        ├── PairingFailed                the secondary could not be set up (P3, P5)                 + ServiceBusError
-        ├── AliasConflictError           the message carries an alias of ours already (P29)         + ValueError
-        ├── BodyNotCopyableError         a body that can't be sent a second time (P22)              + TypeError
-        ├── BacklogUnavailableError      no backlog queue took the message (P13, P22)               + ServiceBusError
+        ├── AlreadyPaired                a client or an options object used for a second pairing
+        ├── PairingFailed                the secondary could not be set up                          + ServiceBusError
+        ├── AliasConflictError           the message carries an alias of ours already               + ValueError
+        ├── BodyNotCopyableError         a body that can't be sent a second time                    + TypeError
+        ├── BacklogUnavailableError      no backlog queue took the message                          + ServiceBusError
         ├── NoTimeLeftError              the caller's time ran out, nothing was confirmed        + OperationTimeoutError
         │   └── NotTriedError            … before the message could even be tried
-        ├── EntityThrottledError         busy for longer than the caller waits (P24)     + ServiceBusServerBusyError
-        ├── EntityUnreachableError       the primary refuses, and `when_unreachable="raise"` (P34)  + ServiceBusError
-        ├── PinnedEntityError            the operator's call contradicts the control file (P23)
-        ├── ControlFileError             a control file that can't be followed (P23)                + ValueError
-        ├── ScheduleDuringFailoverError  there is no sequence number to hand back (P25)             + ServiceBusError
-        ├── ClientFaultedError           the partner closed or faulted (P43)                        + ServiceBusError
+        ├── EntityThrottledError         busy for longer than the caller waits           + ServiceBusServerBusyError
+        ├── EntityUnreachableError       the primary refuses, and `when_unreachable="raise"`        + ServiceBusError
+        ├── PinnedEntityError            the operator's call contradicts the control file
+        ├── ControlFileError             a control file that can't be followed                      + ValueError
+        ├── ScheduleDuringFailoverError  there is no sequence number to hand back                   + ServiceBusError
+        ├── ClientFaultedError           the partner closed or faulted                              + ServiceBusError
         ├── ForkedClientError            a client of the parent process, used in the child          + RuntimeError
         └── WrongLoopError               an async client, used on another loop than it was paired on + RuntimeError
 

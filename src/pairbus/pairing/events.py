@@ -82,7 +82,7 @@ class StateChanged(Event):
 @dataclass(frozen=True, slots=True)
 class PingSucceeded(Event):
     entity: str
-    #: Good pings in a row, and how many of them bring the entity back (P35).
+    #: Good pings in a row, and how many of them bring the entity back.
     good: int
     needed: int
     #: Once there are enough: seconds until messages go to the primary again, this client's share of `return_ramp`.
@@ -92,14 +92,14 @@ class PingSucceeded(Event):
 @dataclass(frozen=True, slots=True)
 class PingFailed(Event):
     entity: str
-    #: True: the primary answered and refused (P34). False: it did not answer, or was busy.
+    #: True: the primary answered and refused. False: it did not answer, or was busy.
     reachable: bool
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorActed(Event):
-    """`force_failover` or `mark_healthy` was called (P23), whether it changed a state or not."""
+    """`force_failover` or `mark_healthy` was called, whether it changed a state or not."""
 
     entity: str
     action: Action
@@ -107,7 +107,7 @@ class OperatorActed(Event):
 
 @dataclass(frozen=True, slots=True)
 class ControlFileChanged(Event):
-    """The control file was read and says something else than before (P23)."""
+    """The control file was read and says something else than before."""
 
     #: Each name in the file, `*` for all others, with "failed-over", "healthy" or "auto".
     pins: tuple[tuple[str, str], ...]
@@ -133,7 +133,7 @@ class BacklogQueueReturned(Event):
 
 @dataclass(frozen=True, slots=True)
 class BacklogQueueLeftOut(Event):
-    """Pairing could neither find nor create this backlog queue (P5)."""
+    """Pairing could neither find nor create this backlog queue."""
 
     queue: int
     error: BaseException
@@ -141,7 +141,7 @@ class BacklogQueueLeftOut(Event):
 
 @dataclass(frozen=True, slots=True)
 class WarmLinkFailed(Event):
-    """The link to a backlog queue that is kept open could not be opened; it is tried again, with another queue (P19).
+    """The link to a backlog queue that is kept open could not be opened; it is tried again, with another queue.
 
     Told once until it is open again.
     """
@@ -162,7 +162,7 @@ class MessageDiverted(Event):
 
 @dataclass(frozen=True, slots=True)
 class SizeWarning(Event):
-    """A message went to the primary that would not fit into the backlog (P30)."""
+    """A message went to the primary that would not fit into the backlog."""
 
     entity: str
     size: int
@@ -173,7 +173,7 @@ class SizeWarning(Event):
 @dataclass(frozen=True, slots=True)
 class EntityThrottled(Event):
     entity: str
-    #: Seconds from now for which sends, receives and management calls of this entity pause (P24).
+    #: Seconds from now for which sends, receives and management calls of this entity pause.
     until_s: float
     #: Its messages do not wait so long, but go to the backlog: the option `while_throttled`.
     diverted: bool = False
@@ -181,7 +181,7 @@ class EntityThrottled(Event):
 
 @dataclass(frozen=True, slots=True)
 class PairingDegraded(Event):
-    """The secondary could not be set up; pairing goes on trying (P3)."""
+    """The secondary could not be set up; pairing goes on trying."""
 
     error: BaseException
 
@@ -204,7 +204,7 @@ class SyphonStopped(Event):
 
 @dataclass(frozen=True, slots=True)
 class ClientFaulted(Event):
-    """A client was faulted because its partner closed or faulted (P43)."""
+    """A client was faulted because its partner closed or faulted."""
 
     namespace: str
     error: BaseException
@@ -219,7 +219,7 @@ class SendPing:
 
 @dataclass(frozen=True, slots=True)
 class OpenLinks:
-    """Open the links of this entity's senders to the primary again, before somebody sends: it is back (P19)."""
+    """Open the links of this entity's senders to the primary again, before somebody sends: it is back."""
 
     entity: str
 

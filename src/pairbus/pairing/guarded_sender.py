@@ -118,7 +118,7 @@ class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
         guarded.throw_away()
 
     def _failed_in_place(self, guarded: SdkSenderT, error: BaseException, is_spoilt: bool) -> None:
-        """Throw the sender away where it must not be used again, and raise what a broker answered before (P18)."""
+        """Throw the sender away where it must not be used again, and raise what a broker answered before."""
         if is_spoilt:
             self._discard(guarded)
         if (word := last_word(error, guarded.answer)) is not error:
@@ -144,7 +144,7 @@ class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
 
 
 def told(error: ErrorT, *, was_open: bool) -> ErrorT:
-    """Return the error of a call; where no link was open during it, with a note that nothing was sent (P13)."""
+    """Return the error of a call; where no link was open during it, with a note that nothing was sent."""
     if not was_open:
         note_nothing_sent(error)
     return error
@@ -153,13 +153,13 @@ def told(error: ErrorT, *, was_open: bool) -> ErrorT:
 def answered_with(error: ServiceBusError | None, earlier: ServiceBusError | None) -> ServiceBusError | None:
     """Return what a broker has said in this call: the failure of an attempt, if it is an answer, else the earlier one.
 
-    The SDK tries again after it, and silence that the retry meets must not pass for an outage (P18).
+    The SDK tries again after it, and silence that the retry meets must not pass for an outage.
     """
     return error if error is not None and is_answer(error) else earlier
 
 
 def last_word(error: BaseException, answer: ServiceBusError | None) -> BaseException:
-    """Return what a call ends with: after a broker's answer silence is only its cause (P18)."""
+    """Return what a call ends with: after a broker's answer silence is only its cause."""
     if answer is None or not isinstance(error, OperationTimeoutError):
         return error
     answer.__cause__ = error
@@ -192,8 +192,8 @@ def to_retry_after(sender: Any, lost: ServiceBusError | None, ends_at: EndsAt | 
 
 
 def ends_call(sender: Any, ends_at: EndsAt | None, error: BaseException) -> bool:
-    """Return whether a call ends with this failure of an attempt (P19): there is no link, and another place is next.
+    """Return whether a call ends with this failure of an attempt: there is no link, and another place is next.
 
-    With `is_definite` it ends so on an open link, too: the retries are made elsewhere (P13).
+    With `is_definite` it ends so on an open link, too: the retries are made elsewhere.
     """
     return ends_at is not None and (ends_at is is_definite or not sdk.is_open(sender)) and ends_at(error)

@@ -124,7 +124,7 @@ class HealthMonitorBase(Generic[PingerT]):
                     f"{each!r} is no observer; derive its class from pairbus.Observer and override its methods"
                 )
         self.observers = observers
-        #: Those that want to hear of sends; empty for most clients, so that the healthy path calls nothing (P14).
+        #: Those that want to hear of sends; empty for most clients, so that the healthy path calls nothing.
         self.send_observers = tuple(each for each in observers if each.wants_sends)
         self.divert_observers = tuple(each for each in observers if each.wants_sends or each.wants_diversions)
         self.receive_observers = tuple(each for each in observers if each.wants_receives)
@@ -157,7 +157,7 @@ class HealthMonitorBase(Generic[PingerT]):
                 self._untold.append(ControlFileUnusable(hangs))
         self.coordinator.tick(now)
 
-    # The control file (P23)
+    # The control file
 
     def _begin_look(self) -> threading.Thread | None:
         self._look_due = None
@@ -197,7 +197,7 @@ class HealthMonitorBase(Generic[PingerT]):
         self.attend()
 
     def link_opened(self, took_s: float) -> None:
-        """Note how long a link to the primary took to open (P19)."""
+        """Note how long a link to the primary took to open."""
         with self.lock:
             self.coordinator.link_opened(self.clock(), took_s)
 

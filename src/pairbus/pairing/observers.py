@@ -1,7 +1,7 @@
-"""Observers of a paired client (P23): the log, the ledger, and the base class for others.
+"""Observers of a paired client: the log, the ledger, and the base class for others.
 
 The client holds a tuple of observers. Each hears of every event; of sends only those with `wants_sends`, of receives
-only those with `wants_receives`, so that a client that nobody counts pays nothing for it while healthy (P14). Observers
+only those with `wants_receives`, so that a client that nobody counts pays nothing for it while healthy. Observers
 decide nothing. An observer is called on the thread or loop of the caller, must not block, and what it raises is the
 client's to log and swallow: watching must never stop a send.
 

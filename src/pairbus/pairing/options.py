@@ -1,8 +1,8 @@
-"""The options of a pairing: their names, defaults and bounds (P2), and `Settings`, their checked values.
+"""The options of a pairing: their names, defaults and bounds, and `Settings`, their checked values.
 
 `OPTIONS` is the one table: the constructor checks by it and docs/reference/options.md is printed from it. The sync and
 the async client take the same class. This module decides what each option may hold, and that one options object serves
-one pairing (P6).
+one pairing.
 
 Pure.
 """
@@ -152,7 +152,7 @@ _LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASC
 
 
 def primary_label(value: Any) -> str:
-    """Return the value if it can be a `primary_name` (P8); raise ValueError if not."""
+    """Return the value if it can be a `primary_name`; raise ValueError if not."""
     if not isinstance(value, str) or len(value) > PRIMARY_NAME_CHARS_MAX or not _LABEL.fullmatch(value):
         raise ValueError
     return value
@@ -344,7 +344,7 @@ GivenT = TypeVar("GivenT")
 
 
 class _Attribute(Generic[ReadT, GivenT]):
-    """An option as an attribute: read as `Settings` holds it, given as the constructor takes it (P2)."""
+    """An option as an attribute: read as `Settings` holds it, given as the constructor takes it."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -421,7 +421,7 @@ _WHILE_SUSPECT: Final = cast(Literal["raise"], _ByProfile("raise"))
 
 
 class PairedNamespaceOptions:
-    """Options of every kind of pairing: the secondary namespace, and how long the primary may fail (P2).
+    """Options of every kind of pairing: the secondary namespace, and how long the primary may fail.
 
     Each option is an attribute too, which can be set until pairing begins.
     """
@@ -487,7 +487,7 @@ class PairedNamespaceOptions:
             raise _in_use()
 
     def claim(self) -> None:
-        """By the client that is about to pair (P6)."""
+        """By the client that is about to pair."""
         try:
             self._unclaimed.pop()
         except IndexError:
@@ -495,11 +495,11 @@ class PairedNamespaceOptions:
         self._asked = self._settings
 
     def found(self, count: int) -> None:
-        """From now on the attribute is the number of backlog queues that pairing found or made (P5)."""
+        """From now on the attribute is the number of backlog queues that pairing found or made."""
         self._settings = replace(self._settings, backlog_queue_count=count)
 
     def release(self) -> None:
-        """After a pairing that failed: they can be set and used again, and are as they were (P2, P3, P5)."""
+        """After a pairing that failed: they can be set and used again, and are as they were."""
         if self._asked is not None:
             self._settings, self._asked = self._asked, None
         self._unclaimed = [True]
@@ -521,7 +521,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     """
 
     backlog_queue_count = _Attribute[int, int]()
-    """How many queues were asked for; after pairing, how many were found or made (P5)."""
+    """How many queues were asked for; after pairing, how many were found or made."""
     enable_syphon = _Attribute[bool, bool]()
     ping_primary_interval = _Attribute[float, Seconds]()
     send_timeout = _Attribute[float, Seconds]()

@@ -1,4 +1,4 @@
-"""Checks which two namespaces may be paired (P6), and reads the addresses that `paired()` is given. Pure.
+"""Checks which two namespaces may be paired, and reads the addresses that `paired()` is given. Pure.
 
 `options.py` decides what options may hold, and `provision.py` whether the secondary can be used.
 """
@@ -71,7 +71,7 @@ def check(
     managed: NamespaceIdentity | None = None,
     manager_is_async: bool | None = None,
 ) -> SendAvailabilityPairedNamespaceOptions:
-    """Return the options, or raise what P6 refuses. `managed` is the namespace of the administration client."""
+    """Return the options if they can be used here, else raise. `managed` is the namespace of the administration client."""
     if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
         kind = "the base class" if type(options) is PairedNamespaceOptions else f"a {type(options).__name__}"
         kind = "None" if options is None else kind

@@ -1,7 +1,7 @@
 """Holds the messages of one `send_messages` call, prepared once and sent as often as it takes, without any I/O.
 
-`pack` does what must precede the first attempt: it assigns ids (P20) and refuses aliases (P29). A `PendingSend` then
-knows what to hand to the primary's sender and, once it is diverted, the batches for the backlog (P26, P30). This module
+`pack` does what must precede the first attempt: it assigns ids and refuses aliases. A `PendingSend` then
+knows what to hand to the primary's sender and, once it is diverted, the batches for the backlog. This module
 decides the order of these checks, and what is left to send after a part was confirmed. `diversion.py` rewrites
 messages, `sizes.py` decides what fits, and `dispatch.py` where a message goes.
 
@@ -30,7 +30,7 @@ from pairbus.pairing.options import Settings
 from pairbus.pairing.routing import budget
 from pairbus.pairing.routing.verdicts import DEFAULT, Verdict, is_answer, is_not_allowed
 
-#: How long entering a sender may wait for a primary that may be away (P3), and how long its link is opened without a
+#: How long entering a sender may wait for a primary that may be away, and how long its link is opened without a
 #: send, after one that could not wait for it.
 OPEN_S: Final = 5.0
 STANDARD_MESSAGE: Final = 256 * 1024
@@ -252,7 +252,7 @@ def _pack_messages(argument: Any, messages: list[Any], settings: Settings, new_i
 
 
 class ManagementCallTime:
-    """Divides the time of a management call between busy pauses of its entity and attempts (P24)."""
+    """Divides the time of a management call between busy pauses of its entity and attempts."""
 
     def __init__(self, entity: str, now: float, timeout_s: float) -> None:
         self._entity = entity
@@ -278,7 +278,7 @@ class ManagementCallTime:
 
 
 def schedule_refused(entity: str) -> ScheduleDuringFailoverError:
-    """Return the error for scheduling a message while the entity has failed over (P25)."""
+    """Return the error for scheduling a message while the entity has failed over."""
     return ScheduleDuringFailoverError(
         f"{entity} has failed over, and without the primary there is no sequence number to hand back. Send the message"
         " with scheduled_enqueue_time_utc set instead: it waits in the backlog, and is scheduled when it comes home."

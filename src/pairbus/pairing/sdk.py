@@ -118,7 +118,7 @@ def translated(sender: Any, exception: BaseException) -> ServiceBusError:
 def judged(sender: Any, exception: BaseException) -> ServiceBusError:
     """Decide as the SDK's `_handle_exception` does for an open link, without closing anything in the caller's time.
 
-    Returns the error if the SDK may try again on the same link; raises it if not, server busy included (P24); raises
+    Returns the error if the SDK may try again on the same link; raises it if not, server busy included; raises
     LinkLost where the SDK would open another link first.
     """
     error = translated(sender, exception)

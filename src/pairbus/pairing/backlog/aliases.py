@@ -1,9 +1,9 @@
-"""Rewrites encoded messages for the backlog, where aliases keep what it must not act on (P26), and back (P27, P28).
+"""Rewrites encoded messages for the backlog, where aliases keep what it must not act on, and back.
 
 `divert_encoded` diverts messages that an application has encoded already, and `restore_message` restores them. Both
 work on bytes, since Python values would lose AMQP types: what is not to be changed keeps its bytes. What the backlog's
 broker added (its annotations, the lock token, the delivery count) is removed. This module decides what is restored, and
-what can't be (P40). `diversion.py` diverts messages of the SDK.
+what can't be. `diversion.py` diverts messages of the SDK.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ PATH: Final = "x-ms-path"
 SESSION_ID: Final = "x-ms-sessionid"
 TIME_TO_LIVE: Final = "x-ms-timetolive"
 SCHEDULED_TIME: Final = "x-ms-scheduledenqueuetimeutc"
-#: A message that carries one of these already is refused (P29).
+#: A message that carries one of these already is refused.
 ALIASES: Final = frozenset({PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED_TIME})
-#: When a message was diverted: opt-in, for its receivers; it stays on the message (P28).
+#: When a message was diverted: opt-in, for its receivers; it stays on the message.
 DIVERTED_AT: Final = "x-pairbus-diverted-at"
 
 SCHEDULED_ANNOTATION: Final = "x-opt-scheduled-enqueue-time"
@@ -44,7 +44,7 @@ BROKER_ANNOTATIONS: Final = frozenset({
     "x-opt-lock-token", "x-opt-message-state", "x-opt-partition-id", "x-opt-deadletter-source",
 })  # fmt: skip
 _NOT_KEPT: Final = BROKER_ANNOTATIONS | {SCHEDULED_ANNOTATION}
-#: Written by a broker when it dead-letters; a replay takes them off (P41).
+#: Written by a broker when it dead-letters; a replay takes them off.
 DEAD_LETTER_PROPERTIES: Final = frozenset({"DeadLetterReason", "DeadLetterErrorDescription"})
 
 #: header.ttl has 32 bits; creation and expiry time give a longer time to live.
@@ -58,7 +58,7 @@ _TICKS_PER_MS: Final = 10_000
 
 
 def divert_encoded(payload: bytes, path: str, *, diverted_at: float | None = None) -> bytes:
-    """Return an encoded message as it goes to the backlog, with what that must not act on in aliases (P26)."""
+    """Return an encoded message as it goes to the backlog, with what that must not act on in aliases."""
     s = split(payload)
     header, properties = read_header(payload, s), read_properties(payload, s)
     aliases: dict[str, Any] = {PATH: path}
@@ -131,7 +131,7 @@ class RestoredMessage(NamedTuple):
 
 
 class Rejected(NamedTuple):
-    """The words with which to dead-letter a message that can't be restored (P40)."""
+    """The words with which to dead-letter a message that can't be restored."""
 
     reason: str
     description: str
@@ -155,9 +155,9 @@ def restore_message(
     its sections and message annotations, where the caller has read them.
 
     With `count_backlog_time` the time since `enqueued_time` (by default what the delivery says) is taken off the time
-    to live (P28). A message that has used it all up is still delivered, with one millisecond left: so it expires at its
+    to live. A message that has used it all up is still delivered, with one millisecond left: so it expires at its
     destination, by that entity's rules, and is dead-lettered where those say so. `is_replay`: it comes from the backlog
-    queue's dead letters (P41).
+    queue's dead letters.
     """
     try:
         return _brought_home(payload, now, count_backlog_time, enqueued_time, is_replay, known)

@@ -1,6 +1,6 @@
-"""Decides what the backlog queues are called (P8), how they are made (P9), and which are missing (P5, P10).
+"""Decides what the backlog queues are called, how they are made, and which are missing.
 
-Prints them as text, too, for those who make them by other means (P4).
+Prints them as text, too, for those who make them by other means.
 
 Names are compared as the service does, without regard to case. Not decided here: who talks to the service.
 """
@@ -17,7 +17,7 @@ from pairbus.pairing.errors import InvalidOptions
 
 INFIX: Final = "/x-servicebus-transfer/"
 UNLIMITED: Final = "P10675199DT2H48M5.4775807S"  # how the service writes: for ever
-# A queue that can't be made is tried this often, then left out (P5).
+# A queue that can't be made is tried this often, then left out.
 TRIES: Final = 3
 
 # P9, as arguments of the SDK's `create_queue`.
@@ -53,7 +53,7 @@ def index_of(name: str, primary_name: str) -> int | None:
 
 
 def primary_name(host: str, given: str | None = None) -> str:
-    """Return the name of the primary in queue names (P8): the option, else the first label of the primary's host.
+    """Return the name of the primary in queue names: the option, else the first label of the primary's host.
 
     `host` may be an endpoint with scheme, port or path: `sb://contoso.servicebus.windows.net/`.
     """
@@ -87,7 +87,7 @@ class Plan:
 
     found: tuple[int, ...]
     missing: tuple[int, ...]
-    extra: tuple[int, ...]  # there, and not asked for: left alone (P10)
+    extra: tuple[int, ...]  # there, and not asked for: left alone
 
 
 def plan(primary_name: str, count: int, existing: Iterable[str]) -> Plan:
@@ -102,7 +102,7 @@ def plan(primary_name: str, count: int, existing: Iterable[str]) -> Plan:
 
 
 def warning_about(name: str, max_delivery_count: int | None) -> str | None:
-    """Return why a queue that exists may dead-letter good messages (P10), or None."""
+    """Return why a queue that exists may dead-letter good messages, or None."""
     if max_delivery_count is None or max_delivery_count >= DELIVERY_COUNT_LOW:
         return None
     return (

@@ -1,7 +1,7 @@
-"""Copies messages of the SDK for the backlog, with what the backlog must not act on in aliases (P26).
+"""Copies messages of the SDK for the backlog, with what the backlog must not act on in aliases.
 
-It also does what must precede the first send anywhere: assigns ids (P20), and refuses messages that carry an alias
-already (P29). The SDK encodes the copy as it would have encoded the message, so every body and every AMQP type
+It also does what must precede the first send anywhere: assigns ids, and refuses messages that carry an alias
+already. The SDK encodes the copy as it would have encoded the message, so every body and every AMQP type
 that it can send arrives as it would have arrived. A ServiceBusMessageBatch holds its messages encoded; those are
 rewritten as bytes (aliases.py).
 
@@ -77,7 +77,7 @@ def argument_of(argument: Any, messages: list[Any]) -> Any:
 
 
 def check_aliases(messages: Iterable[Any]) -> None:
-    """Raise AliasConflictError for a message that carries an alias (P29); on the path of every healthy send."""
+    """Raise AliasConflictError for a message that carries an alias; on the path of every healthy send."""
     for message in messages:
         properties = message.application_properties
         if properties and not _ALIAS_KEYS.isdisjoint(properties):
@@ -89,7 +89,7 @@ def check_aliases(messages: Iterable[Any]) -> None:
 
 
 def assign_ids(messages: Iterable[Any], new_id: Callable[[], str]) -> None:
-    """Give each message without an id one, in place, so that the caller's next try keeps it (P20).
+    """Give each message without an id one, in place, so that the caller's next try keeps it.
 
     The SDK's own constructor already does so for a ServiceBusMessage; an AmqpAnnotatedMessage has none.
     """
@@ -205,7 +205,7 @@ def _milliseconds(at: Any) -> int | None:
 
 
 def _refused(text: str, condition: str) -> ServiceBusError:
-    """Return the error with which the primary's broker refuses such a message (P14)."""
+    """Return the error with which the primary's broker refuses such a message."""
     return ServiceBusError(text, condition=condition)
 
 
@@ -221,7 +221,7 @@ _NOT_ENCODED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueEr
 
 
 def check_as_sent(argument: Any, max_batch_size: int) -> None:
-    """Raise what the SDK would raise if this were sent to the primary: a diverted send has the same result (P14).
+    """Raise what the SDK would raise if this were sent to the primary: a diverted send has the same result.
 
     The backlog would take some of it: a time to live beyond 32 bits becomes an alias, and a list that is too large for
     one batch could be split. `max_batch_size` is the primary's. A batch was checked when it was filled.
@@ -255,7 +255,7 @@ class _EncodedOnly:
     """Stands for a message of which there are only the bytes.
 
     A sender of the SDK rebuilds a batch of another transport from its message objects. With this one it raises
-    TypeError; with none it would send an empty batch and have it confirmed (P22).
+    TypeError; with none it would send an empty batch and have it confirmed.
     """
 
     __slots__ = ()

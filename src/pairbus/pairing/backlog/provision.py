@@ -1,7 +1,7 @@
-"""Decides whether enough backlog queues could be found or created (P5).
+"""Decides whether enough backlog queues could be found or created.
 
 Both shells fill a `Provision` while they talk to the secondary. This module decides what is worth another try, how a
-failure is reported, and which failures "degrade" accepts (P3). `backlog_queues.py` decides names and properties.
+failure is reported, and which failures "degrade" accepts. `backlog_queues.py` decides names and properties.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class Provision:
     @property
     def to_read(self) -> tuple[int, ...]:
         """The queues for a syphon: all that there are, no matter who made them; without a listing as many as were asked
-        for (P5)."""
+        for."""
         return tuple(sorted(self._found | self._extra)) if self.is_managed else tuple(range(self.count))
 
     def path(self, index: int) -> str:
         return backlog_queues.path(self.primary_name, index)
 
     def listed(self, queues: Iterable[Any]) -> tuple[int, ...]:
-        """Takes the secondary's queues as the SDK lists them, and returns the indexes that are to be made (P4, P10)."""
+        """Takes the secondary's queues as the SDK lists them, and returns the indexes that are to be made."""
         present = {queue.name: queue.max_delivery_count for queue in queues}
         plan = backlog_queues.plan(self.primary_name, self.count, present)
         self._found.update(plan.found)
@@ -87,7 +87,7 @@ class Provision:
         self.left_s -= seconds
 
     def try_again(self, error: BaseException, tries: int) -> bool:
-        """After a queue could not be made: three times (P5), but a right that is lacking does not come by asking."""
+        """After a queue could not be made: three times, but a right that is lacking does not come by asking."""
         return tries < backlog_queues.TRIES and not self.is_hopeless(error)
 
     def leave_out(self, index: int, error: BaseException) -> None:
@@ -128,7 +128,7 @@ class Provision:
 
 
 def is_unavailable(error: PairingFailed) -> bool:
-    """Of reach, so that trying again may help: what `on_secondary_unavailable="degrade"` is for (P3)."""
+    """Of reach, so that trying again may help: what `on_secondary_unavailable="degrade"` is for."""
     return error.__cause__ is not None and is_reach(error.__cause__)
 
 

@@ -1,4 +1,4 @@
-"""Decides what fits into the backlog (P30), since a message grows by its aliases and may then exceed a link's limit.
+"""Decides what fits into the backlog, since a message grows by its aliases and may then exceed a link's limit.
 
 At a healthy send it computes only an upper bound, cheaply; what may be too large is then measured exactly, and warned
 of. On the way to the backlog sizes are exact: too large a message is an error that names both sizes, and lists and

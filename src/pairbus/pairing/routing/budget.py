@@ -1,12 +1,12 @@
-"""Splits a caller's time between attempts (P19).
+"""Splits a caller's time between attempts.
 
 Each attempt keeps back half of what remains while there is another place to send the message to; the last place gets
 all. No attempt can use up the time of the next, and none passes the end. All backlog queues together leave an eighth of
-the caller's time for the primary, which is tried once more after them (P13): many queues that hang must not leave it
+the caller's time for the primary, which is tried once more after them: many queues that hang must not leave it
 with a thousandth.
 
 Busy retries follow the same rule, each with half of what then remains: together with the pauses they may use all of the
-caller's time (P24), and the backlog is never without a share.
+caller's time, and the backlog is never without a share.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Final
 
 # Less than this is no attempt: an error then says that no time was left, rather than blame a broker.
 LEAST_S: Final = 0.001
-# A time-out after less than this tells of an impatient caller, not of a backlog queue (P13). Where all times are short,
+# A time-out after less than this tells of an impatient caller, not of a backlog queue. Where all times are short,
 # by `send_timeout`, it shrinks with them.
 PATIENCE_S: Final = 1.0
-# So long may the opening of a link to a backlog queue take, over any number of attempts (P13): enough for a namespace
+# So long may the opening of a link to a backlog queue take, over any number of attempts: enough for a namespace
 # half a second away. After that the next attempt opens another one, and that there is none tells of the queue.
 OPENING_S: Final = 10.0
 
@@ -39,7 +39,7 @@ def kept_for_primary(remaining: float, total: float) -> float:
 
 
 def opening_goes_on(granted: float) -> float:
-    """Return how long the opening of a link goes on after the attempt that began it, for the next attempt (P13)."""
+    """Return how long the opening of a link goes on after the attempt that began it, for the next attempt."""
     return max(0.0, OPENING_S - granted)
 
 
@@ -52,14 +52,14 @@ def send_fits(remaining: float, opening_took: float) -> bool:
     """Return whether the time left after the opening of a link is enough for a send.
 
     A send takes one of the many exchanges that an opening takes. One that times out would cost the link, and every
-    attempt could go the same way (P13).
+    attempt could go the same way.
     """
     return remaining >= min(opening_took, OPENING_S) / 4
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often a send whose both sides refuse asks them again, and how long it waits before (P13).
+    """How often a send whose both sides refuse asks them again, and how long it waits before.
 
     These are the SDK's own retries, as the user configured them: the bare SDK would try the primary so often.
     """

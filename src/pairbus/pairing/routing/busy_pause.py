@@ -1,4 +1,4 @@
-"""Pauses all calls of a client to one entity for at least ten seconds after the server said that it is busy (P24).
+"""Pauses all calls of a client to one entity for at least ten seconds after the server said that it is busy.
 
 Decides until when, and for how long the entity has been busy without a break. `dispatch` decides who waits and who
 gives up.

@@ -1,9 +1,9 @@
 """Coordinates all entities of one paired client: their failovers, busy pauses and timers, and the shared rotation.
 
-An entity is known by its path regardless of letter case, as the service knows it (P15), and is shown as it was first
+An entity is known by its path regardless of letter case, as the service knows it, and is shown as it was first
 named.
 
-It decides which entity a fact belongs to, when the next tick is due, when an entity has been busy for too long (P24),
+It decides which entity a fact belongs to, when the next tick is due, when an entity has been busy for too long,
 and what is forgotten. It is called under the shell's lock and never calls back: it leaves what is to be done in
 `commands`, which the shell takes out after every call.
 """
@@ -69,7 +69,7 @@ class Coordinator:
         retries: Retries = NO_RETRIES,
     ) -> None:
         self.settings = settings
-        #: How often a send whose both sides refuse asks them again (P13).
+        #: How often a send whose both sides refuse asks them again.
         self.retries = INTERACTIVE if settings.profile == "interactive" else retries
         #: The share of an interval after which this client does for the first time what it does once per interval.
         self.phase = 1.0 - draw()
@@ -174,7 +174,7 @@ class Coordinator:
         return failover
 
     def _common_terms(self) -> PrimaryTerms | None:
-        """Return the terms of attempts at the primary, before anything is known of the entity (P19).
+        """Return the terms of attempts at the primary, before anything is known of the entity.
 
         Only where the backlog is next does anything end an attempt early: otherwise the caller sees its failure.
         """
@@ -196,7 +196,7 @@ class Coordinator:
             self._note(failover, failover.tick(now))
 
     def ping_succeeded(self, entity: str, now: float, took_s: float = 0.0) -> None:
-        """Note a good ping; `took_s`: how long its answer took, which may be too long (P24)."""
+        """Note a good ping; `took_s`: how long its answer took, which may be too long."""
         failover = self._entities.get(entity.lower())
         if failover is None:
             return
@@ -212,7 +212,7 @@ class Coordinator:
         self._note(failover, failover.ping_succeeded(now))
 
     def ping_failed(self, entity: str, now: float, error: BaseException, reachable: bool) -> None:
-        """Note a failed ping. `reachable` says that the primary answered and refused (P34), which busy does not."""
+        """Note a failed ping. `reachable` says that the primary answered and refused, which busy does not."""
         failover = self._entities.get(entity.lower())
         if failover is None:
             return
@@ -251,13 +251,13 @@ class Coordinator:
         return failover
 
     def set_pins(self, pins: Pins, now: float) -> None:
-        """Follow what the control file says from now on (P23)."""
+        """Follow what the control file says from now on."""
         self.commands.append(Announce(ControlFileChanged(pins.written)))
         self.pins, self._pinned_at = pins, now
         for failover in self._entities.values():
             self._note(failover, failover.pinned(now, pins.of(failover.entity)))
 
-    # Busy pauses (P24)
+    # Busy pauses
 
     def busy(self, entity: str, now: float) -> None:
         """Pause the entity after a receive or a management call met a busy server; this leads to no failover."""
@@ -293,7 +293,7 @@ class Coordinator:
 
     @property
     def diverts_throttled(self) -> bool:
-        """Whether messages go to the backlog while their entity pauses (P24)."""
+        """Whether messages go to the backlog while their entity pauses."""
         return self.settings.while_throttled == "divert"
 
     def verdict(self, error: BaseException) -> Verdict:
@@ -340,14 +340,14 @@ class Coordinator:
         self._note(failover, commands)
 
     def ends_at(self, error: BaseException) -> bool:
-        """Return whether an attempt ends with this failure, where the backlog is next; silence is waited for (P19)."""
+        """Return whether an attempt ends with this failure, where the backlog is next; silence is waited for."""
         try:
             return not is_silence(error) and self.verdict(error) is Verdict.QUALIFIES
         except Exception:  # of the user's classifier: the code that handles the answer raises it
             return False
 
     def is_brownout(self, failover: Failover, now: float, took_s: float, trial: bool) -> bool:
-        """Note how long the primary took for an answer; return whether it is in a brownout (P24), of which a trial
+        """Note how long the primary took for an answer; return whether it is in a brownout, of which a trial
         tells by itself."""
         patience = failover.patience
         if patience is not None and patience.noted(took_s, now):
@@ -365,7 +365,7 @@ class Coordinator:
         self._note(failover, failover.trial_failed(now, False) if trial else failover.browned_out(now, epoch))
 
     def link_opened(self, now: float, took_s: float) -> None:
-        """Note how long a link to the primary took to open, of whatever entity (P19)."""
+        """Note how long a link to the primary took to open, of whatever entity."""
         if self._openings is not None and self._openings.noted(took_s, now):
             self._take_openings(self._openings)
 

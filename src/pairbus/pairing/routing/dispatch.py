@@ -2,10 +2,10 @@
 
 The shell asks `step` and does what it says: try the primary, try a backlog queue, wait, return, raise. Every attempt is
 answered once, by `…_sent`, `…_failed` or, when no answer will come, `abandon`. This module joins verdicts, routes, busy
-pauses, the rotation and the caller's time to one path (P13, P16, P17, P19, P22, P24, P31, P34). It never reports a
+pauses, the rotation and the caller's time to one path. It never reports a
 message as sent that no broker confirmed: `Sent` follows `primary_sent` and `backlog_sent`, and nothing else.
 
-A message that no backlog queue takes is sent to the primary once more, whatever the state of the entity (P13), and then
+A message that no backlog queue takes is sent to the primary once more, whatever the state of the entity, and then
 to the queues that others found failing and that it was not at itself: so no send fails while either namespace takes
 messages. Every attempt leaves time for the next. Where the backlog said no, which costs no waiting, that was a round,
 and there are as many more as the SDK has retries, with its waits between them.
@@ -248,7 +248,7 @@ class Dispatch:
         return TryBacklog(pick.queue, timeout_s)
 
     def _to_primary_once_more(self, now: float, remaining: float) -> Step:
-        """Try the primary after the last backlog queue, whatever its state (P13), but not during a busy pause."""
+        """Try the primary after the last backlog queue, whatever its state, but not during a busy pause."""
         failover = self._failover
         until = self._coordinator.halted_until(failover.entity)
         if until > now:
@@ -281,7 +281,7 @@ class Dispatch:
         return TryBacklog(pick.queue, timeout_s)
 
     def _end_round(self, now: float) -> Wait | Failed:
-        """Ask both sides anew after the SDK's wait, where the backlog said no and time is left; else fail (P13)."""
+        """Ask both sides anew after the SDK's wait, where the backlog said no and time is left; else fail."""
         wait_s = self._coordinator.retries.wait_s(self._rounds) if self._backlog_refuses else None
         if wait_s is None or not budget.halt_fits(self._refused_at + wait_s, self.ends):
             return self._fail(self._backlog_unavailable(now))
@@ -293,10 +293,10 @@ class Dispatch:
         return Wait(self._resumes_at)
 
     def _wait(self, now: float, until: float) -> Wait | Failed:
-        """Wait for the end of the busy pause of this entity, whichever call caused it (P24)."""
+        """Wait for the end of the busy pause of this entity, whichever call caused it."""
         if not budget.halt_fits(until, self.ends):
             return self._fail(self._busy_error or self._throttled(now, until))
-        due = self._failover.deadline  # of a suspect entity: then the message has somewhere to go (P17)
+        due = self._failover.deadline  # of a suspect entity: then the message has somewhere to go
         return Wait(until if due is None else min(until, due))
 
     # Answers
@@ -354,7 +354,7 @@ class Dispatch:
         elif verdict is Verdict.BUSY:
             self._primary_busy(now, error)
         elif verdict is Verdict.QUALIFIES and self._busy_error is not None and is_silence(error):
-            if not failover.is_diverting:  # what a broker has said wins over the silence after it (P18)
+            if not failover.is_diverting:  # what a broker has said wins over the silence after it
                 self._fail(self._busy_error)
         elif verdict is Verdict.QUALIFIES:
             if trial:
@@ -365,11 +365,11 @@ class Dispatch:
                 coordinator.primary_failed(failover, now, self._epoch, False, error, hasty_s=hasty_s)
             if failover.is_diverting:
                 return
-            # A stale failure is one that came after the timer had run out (P17), the primary having returned meanwhile;
+            # A stale failure is one that came after the timer had run out, the primary having returned meanwhile;
             # or the control file has pinned the entity to the primary, which tells nothing of the failure.
             self._leave_or_fail((stale and failover.pin is None) or self._is_spared_failures(), error)
         elif trial and not is_of_message(error):
-            # By `AS_DESCRIBED` a refused connection counts for nothing; a refusal by the entity it is not (P34).
+            # By `AS_DESCRIBED` a refused connection counts for nothing; a refusal by the entity it is not.
             self._trial_failed(now, error)
             if not failover.is_diverting:
                 self._fail(error)
@@ -379,7 +379,7 @@ class Dispatch:
             self._fail(error)
 
     def _primary_busy(self, now: float, error: BaseException) -> None:
-        """Pause this entity; leave for the backlog after too long, or fail if the pause does not fit (P24)."""
+        """Pause this entity; leave for the backlog after too long, or fail if the pause does not fit."""
         coordinator, failover, ends = self._coordinator, self._failover, self.ends
         too_long = coordinator.send_busy(failover, now, self._epoch, self._trial, error)
         self._busy_error = error
@@ -392,20 +392,20 @@ class Dispatch:
 
     def _leaves_throttled(self) -> bool:
         """Have this message leave for the backlog while the busy pause lasts, if the option says so and there is a
-        backlog (P24). The entity does not fail over by that."""
+        backlog. The entity does not fail over by that."""
         coordinator = self._coordinator
         self._leaving = self._is_throttled = coordinator.diverts_throttled and bool(coordinator.rotation)
         return self._leaving
 
     def _trial_failed(self, now: float, error: BaseException) -> None:
-        """Judge a trial like a ping, whatever the table says of messages (P34)."""
+        """Judge a trial like a ping, whatever the table says of messages."""
         if is_reach(error):
             self._coordinator.primary_failed(self._failover, now, self._epoch, True, error)
         else:
             self._coordinator.trial_refused(self._failover, now, error)
 
     def _failed_once_more(self, now: float, error: BaseException, verdict: Verdict | None) -> None:
-        """End the call, unless the primary was busy and the caller has time for its pause (P24)."""
+        """End the call, unless the primary was busy and the caller has time for its pause."""
         coordinator, failover = self._coordinator, self._failover
         if verdict is Verdict.BUSY:
             coordinator.send_busy(failover, now, self._epoch, False, error)
@@ -421,10 +421,10 @@ class Dispatch:
             self._end_round(now)
 
     def over_warm_link(self, queue: int) -> TryBacklog | None:
-        """Aim the attempt under way at this queue, to which a link is open, while its sender has none to its own (P19).
+        """Aim the attempt under way at this queue, to which a link is open, while its sender has none to its own.
 
         Returns None where the message is the trial of its queue, or has tried this one, or the queue is ejected. The
-        sender keeps the queue that it has picked (P12).
+        sender keeps the queue that it has picked.
         """
         pick = self._pick
         if self._at != "backlog" or pick is None or pick.trial or queue in self._tried:
@@ -471,7 +471,7 @@ class Dispatch:
         """Give up the attempt under way, if there is one: no answer will come after a cancellation.
 
         `given_up`: the caller did not want to wait any longer. Where the primary has been silent for longer than it may
-        be, that counts as a failure (P16): callers who all give up early must fail over too.
+        be, that counts as a failure: callers who all give up early must fail over too.
         """
         if given_up and self._at == "primary" and not self._trial and not self._once_more:
             patience = min(self._patience_s(), self._timeout_s / 2, GIVEN_UP_S)
@@ -509,7 +509,7 @@ class Dispatch:
         return self._terms.opening_s if was_opening else self._terms.silence_s
 
     def _is_given_up(self, now: float, error: BaseException) -> bool:
-        """The caller's time was shorter than the patience, and the primary has not been silent for long (P16)."""
+        """The caller's time was shorter than the patience, and the primary has not been silent for long."""
         patience = self._patience_s(error)
         if patience is math.inf or self._granted_s >= patience or not is_silence(error):
             return False
@@ -534,7 +534,7 @@ class Dispatch:
         return Diversion(rule, f"{type(error).__name__}: {error}", self._primary_s)
 
     def _is_spared_failures(self) -> bool:
-        """The caller is to see no failure of the primary (P17): by option, or because the interval is zero."""
+        """The caller is to see no failure of the primary: by option, or because the interval is zero."""
         settings = self._coordinator.settings
         return settings.while_suspect == "divert" or settings.failover_interval == 0
 

@@ -1,7 +1,5 @@
 """Decides the failover of one entity: when to leave the primary, when to probe it, when to return.
 
-Implements P15 to P17, P21, P23, P31 and P33 to P35.
-
 A pure machine: callers report facts with the time at which they learned them, and get commands back; `deadline` says
 when `tick` is due. The state moves only by `TABLE`, in `_move`. What a failure means (`verdicts`), what a message does
 next (`dispatch`) and which entity pauses (`busy_pause`) is decided elsewhere.
@@ -9,12 +7,12 @@ next (`dispatch`) and which entity pauses (`busy_pause`) is decided elsewhere.
 Late answers. An attempt at the primary carries the `epoch` of when it began, and the epoch grows whenever the primary
 is taken again: a failure of an attempt from before says nothing of now and starts nothing. The answer to a probe that
 left before the present failover began is stale in the same way. The late success of an attempt from before the
-failover changes nothing: a probe, the operator, or a message that the primary took once more brings the entity back
-(P21).
+failover changes nothing: a probe, the operator, or a message that the primary took once more brings the entity
+back.
 
 A message that no backlog queue took, and that the primary then confirmed, counts as a good ping: a ping is refused
 whenever a message would be, so the confirmation of a message says at least as much. Where several good pings are asked
-for (P35), it is one of them. Its failure counts for nothing: it may have had little time left, and pings go on.
+for, it is one of them. Its failure counts for nothing: it may have had little time left, and pings go on.
 
 What wakes a sick entity is always one thing: the interval's end (SUSPECT), the answer of the probe that is under way,
 the time of the next ping, the first send after the time of the next trial, the end of the return ramp, or the operator
@@ -22,10 +20,10 @@ the time of the next ping, the first send after the time of the next trial, the 
 
 Fleets. Each client has a `phase`, its share of the first ping interval, so that clients that failed over in the same
 second do not ping in the same second. A good probe ends the failover `return_delay` seconds later, the client's share
-of the option `return_ramp` (P21): messages go to the backlog until then, no ping is sent, and what the primary took
+of the option `return_ramp`: messages go to the backlog until then, no ping is sent, and what the primary took
 once more ends the wait, since its link is open already.
 
-Pins. What the control file says of an entity wins over everything else (P23): failures, probes and messages do not move
+Pins. What the control file says of an entity wins over everything else: failures, probes and messages do not move
 an entity that is pinned, and `_move` lets none of them through.
 """
 
@@ -79,30 +77,30 @@ TABLE: Final[dict[Input, dict[EntityState, EntityState]]] = {
     heading: dict(zip(EntityState, states, strict=True))
     for heading, states in {
         #                            HEALTHY, SUSPECT, FAILED_OVER, UNREACHABLE
-        Input.SEND_SUCCEEDED:        (H, H, F, U),  # P16; P21: no late success ends a failover
-        Input.SEND_FAILED:           (S, S, F, U),  # P16: the first failure starts the timer, others don't move it
-        Input.SEND_FAILED_AT_ONCE:   (F, S, F, U),  # P17: and then nothing is ever suspect
-        Input.BUSY_TOO_LONG:         (S, S, F, U),  # P24
+        Input.SEND_SUCCEEDED:        (H, H, F, U),  # no late success ends a failover
+        Input.SEND_FAILED:           (S, S, F, U),  # the first failure starts the timer, others don't move it
+        Input.SEND_FAILED_AT_ONCE:   (F, S, F, U),  # the interval is zero, so nothing is ever suspect
+        Input.BUSY_TOO_LONG:         (S, S, F, U),
         Input.BUSY_TOO_LONG_AT_ONCE: (F, S, F, U),
-        Input.BROWNED_OUT:           (S, S, F, U),  # P24
+        Input.BROWNED_OUT:           (S, S, F, U),
         Input.BROWNED_OUT_AT_ONCE:   (F, S, F, U),
-        Input.INTERVAL_OVER:         (H, F, F, U),  # P16
-        Input.PING_SUCCEEDED:        (H, S, H, H),  # P21
-        Input.PING_COUNTED:          (H, S, F, F),  # P35: a good ping takes back what a refused one said
-        Input.PING_REFUSED:          (H, S, U, U),  # P34
+        Input.INTERVAL_OVER:         (H, F, F, U),
+        Input.PING_SUCCEEDED:        (H, S, H, H),
+        Input.PING_COUNTED:          (H, S, F, F),  # a good ping takes back what a refused one said
+        Input.PING_REFUSED:          (H, S, U, U),
         Input.PING_UNANSWERED:       (H, S, F, F),  # the state says what the last ping met
-        Input.TRIAL_SUCCEEDED:       (H, S, H, H),  # P31
+        Input.TRIAL_SUCCEEDED:       (H, S, H, H),
         Input.TRIAL_COUNTED:         (H, S, F, F),
         Input.TRIAL_REFUSED:         (H, S, U, U),
         Input.TRIAL_UNANSWERED:      (H, S, F, F),
-        Input.SENT_ONCE_MORE:        (H, S, H, H),  # P13
+        Input.SENT_ONCE_MORE:        (H, S, H, H),
         Input.SENT_ONCE_MORE_COUNTED: (H, S, F, F),
-        Input.RETURN_DELAYED:        (H, S, F, F),  # P21: a good probe, with a ramp
-        Input.RAMP_OVER:             (H, S, H, H),  # P21
-        Input.FORCED:                (F, F, F, F),  # P23
-        Input.MARKED_HEALTHY:        (H, H, H, H),  # P23
-        Input.PINNED_FAILED_OVER:    (F, F, F, F),  # P23
-        Input.PINNED_HEALTHY:        (H, H, H, H),  # P23
+        Input.RETURN_DELAYED:        (H, S, F, F),  # a good probe, with a ramp
+        Input.RAMP_OVER:             (H, S, H, H),
+        Input.FORCED:                (F, F, F, F),
+        Input.MARKED_HEALTHY:        (H, H, H, H),
+        Input.PINNED_FAILED_OVER:    (F, F, F, F),
+        Input.PINNED_HEALTHY:        (H, H, H, H),
     }.items()
 }  # fmt: skip
 
@@ -143,7 +141,7 @@ class Failover:
         self.epoch = 0
         #: What brought the state about, in the words of `Input`; "": it was never left.
         self.cause = ""
-        #: When the primary was first asked since its last answer (P16); None: it has answered.
+        #: When the primary was first asked since its last answer; None: it has answered.
         self.asked_at: float | None = None
         #: What holds for attempts at the primary, if anything beyond their time; the coordinator keeps the three.
         self.terms: PrimaryTerms | None = None
@@ -218,7 +216,7 @@ class Failover:
         return self.expire(now) + self._move(Input.SEND_SUCCEEDED, now)
 
     def primary_failed(self, now: float, epoch: int, *, busy: bool = False) -> list[Command]:
-        """Note a failure that qualifies (P18) or, with `busy`, a refusal after being busy for too long (P24)."""
+        """Note a failure that qualifies or, with `busy`, a refusal after being busy for too long."""
         commands = self.expire(now)
         if epoch != self.epoch:
             return commands
@@ -227,7 +225,7 @@ class Failover:
         return commands + self._move(Input.BUSY_TOO_LONG_AT_ONCE if busy else Input.SEND_FAILED_AT_ONCE, now)
 
     def browned_out(self, now: float, epoch: int) -> list[Command]:
-        """Note that too many of the last sends were slow, although they succeeded (P24)."""
+        """Note that too many of the last sends were slow, although they succeeded."""
         commands = self.expire(now)
         if epoch != self.epoch:
             return commands
@@ -241,7 +239,7 @@ class Failover:
             self._soon = True
 
     def silent_for(self, now: float) -> float:
-        """Return since when the primary was asked and has not answered, as seconds until now (P16)."""
+        """Return since when the primary was asked and has not answered, as seconds until now."""
         return 0.0 if self.asked_at is None else now - self.asked_at
 
     def ping_succeeded(self, now: float) -> list[Command]:
@@ -263,7 +261,7 @@ class Failover:
         return commands + self._move(Input.PING_REFUSED if reachable else Input.PING_UNANSWERED, now)
 
     def trial_due(self, now: float) -> bool:
-        """Return whether the next message may try the primary, with the backlog to fall back on (P31)."""
+        """Return whether the next message may try the primary, with the backlog to fall back on."""
         if self.probe != "trial" or not self.is_diverting or self._held or self._home_at is not None:
             return False
         return not self._probing and now >= self._next
@@ -334,7 +332,7 @@ class Failover:
         return commands
 
     def _return(self, heading: Input, now: float) -> list[Command]:
-        """Take the primary again: now, or when this client's share of the return ramp is over (P21)."""
+        """Take the primary again: now, or when this client's share of the return ramp is over."""
         if not self.return_delay or not self.is_diverting:
             return self._move(heading, now)
         self._home_at = now + self.return_delay
@@ -358,7 +356,7 @@ class Failover:
             self._held = False
             self._home_at = None
             self._good = 0
-            self.asked_at = None  # what said so is an answer (P16)
+            self.asked_at = None  # what said so is an answer
             if heading is not Input.SEND_SUCCEEDED:
                 self.epoch += 1  # the primary was not merely suspect: attempts from before are stale
         elif state is F and (previous is H or previous is S):

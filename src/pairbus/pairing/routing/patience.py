@@ -1,9 +1,9 @@
 """Decides how long the primary may be silent before a message leaves for the backlog, and when sends are too slow.
 
-`Patience` learns, where `primary_patience` is "adaptive" (P19), from what the sends of one entity took lately, and from
+`Patience` learns, where `primary_patience` is "adaptive", from what the sends of one entity took lately, and from
 what the openings of links to the primary took: a high quantile of the last answers, which a few slow ones don't move,
 times a factor. A false alarm, where the primary answered after all, doubles the factor for an hour. How long openings
-take a ping tells, which opens a link itself. `SlowSends` judges a brownout (P24): more than a share of the last
+take a ping tells, which opens a link itself. `SlowSends` judges a brownout: more than a share of the last
 sends took longer than a given time. Both keep a fixed number of values.
 
 Pure.
@@ -34,7 +34,7 @@ OPENING_UNKNOWN_S: Final = 3.0
 _WIDEST: Final = 64.0
 #: A false alarm is forgotten, one doubling at a time, after this long without another.
 CALM_S: Final = 3600.0
-#: However patient the caller: after so long a silence of the entity a send that is given up counts (P16).
+#: However patient the caller: after so long a silence of the entity a send that is given up counts.
 GIVEN_UP_S: Final = 5.0
 
 

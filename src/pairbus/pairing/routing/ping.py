@@ -1,4 +1,4 @@
-"""The ping: what goes to a primary entity to learn whether it takes messages, and how a receiver knows one (P31, P32).
+"""The ping: what goes to a primary entity to learn whether it takes messages, and how a receiver knows one.
 
 A ping is an empty message of a content type of its own that lives for a second. It has a session id, so that an entity
 that needs sessions takes it, and its own id (by the SDK), so that duplicate detection never answers for it.
@@ -34,7 +34,7 @@ def ping(session_id: str) -> ServiceBusMessage:
 
 
 def is_ping(message: Any) -> bool:
-    """Of a received SDK message: brokers that don't know pings deliver them, and our receivers drop them (P32).
+    """Of a received SDK message: brokers that don't know pings deliver them, and our receivers drop them.
 
     Looks at the field itself: the SDK's property decodes it, and this is asked of every message received.
     """

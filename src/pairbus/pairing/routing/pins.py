@@ -1,4 +1,4 @@
-"""Reads the control file, by which an operator pins entities of a whole fleet (P23). Pure.
+"""Reads the control file, by which an operator pins entities of a whole fleet. Pure.
 
 The file is TOML, a name in each line: `orders = "failed-over"`, `"*" = "healthy"`, `invoices = "auto"`. This module
 decides what a file says (`parse`), which line counts for an entity (`Pins.of`), and what of a look at the file is news
@@ -40,7 +40,7 @@ class Pins:
         return f"<Pins {', '.join(f'{name}={word}' for name, word in self.written) or 'none'}>"
 
     def of(self, entity: str) -> Pin | None:
-        """Return where the entity is pinned: by its own line, regardless of letter case (P15), else by that of `*`."""
+        """Return where the entity is pinned: by its own line, regardless of letter case, else by that of `*`."""
         return self._by_name.get(entity.lower(), self._others)
 
 

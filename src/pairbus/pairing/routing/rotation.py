@@ -1,4 +1,4 @@
-"""Decides which backlog queue a sender uses, which queues are ejected, and how they return (P12, P13).
+"""Decides which backlog queue a sender uses, which queues are ejected, and how they return.
 
 A sender picks at random at failover and keeps its queue. A queue that failed is out for everyone, until the retry
 interval is over; then the next message that anyone sends, and no other, tries it first. Decides nothing about time
@@ -47,7 +47,7 @@ class Rotation:
         self.count = len(self._in)
         self._out: dict[int, _Out] = {}
         self._terms: dict[int, int] = {}
-        # Sender → (failover, queue): at the next failover it picks anew (P12).
+        # Sender → (failover, queue): at the next failover it picks anew.
         self._kept: dict[Hashable, tuple[int, int]] = {}
 
     def __repr__(self) -> str:
@@ -67,7 +67,7 @@ class Rotation:
         return {queue: out.due for queue, out in self._out.items()}
 
     def replace(self, queues: Sequence[int]) -> None:
-        """Replace the queues by what pairing found or created later (P3, P5). Ejected queues stay ejected."""
+        """Replace the queues by what pairing found or created later. Ejected queues stay ejected."""
         wanted = dict.fromkeys(queues)
         self.count = len(wanted)
         self._out = {queue: out for queue, out in self._out.items() if queue in wanted}

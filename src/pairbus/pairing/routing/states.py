@@ -8,11 +8,11 @@ import enum
 class EntityState(enum.Enum):
     #: Messages go to the primary; nothing is amiss.
     HEALTHY = "healthy"
-    #: A send failed, none has succeeded since; messages still go to the primary until the interval is over (P16).
+    #: A send failed, none has succeeded since; messages still go to the primary until the interval is over.
     SUSPECT = "suspect"
-    #: Messages go to the backlog, and a probe looks for the primary (P16, P31).
+    #: Messages go to the backlog, and a probe looks for the primary.
     FAILED_OVER = "failed over"
-    #: The primary answers, and refuses: deleted, disabled, access lost (P34).
+    #: The primary answers, and refuses: deleted, disabled, access lost.
     UNREACHABLE = "unreachable"
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Judges a failed send: it counts towards a failover, the entity is busy, or it is the caller's mistake (P18).
+"""Judges a failed send: it counts towards a failover, the entity is busy, or it is the caller's mistake.
 
 Two tables, row by row, first match wins. `DEFAULT` asks: does this failure say that the entity can't take messages now?
 `AS_DESCRIBED` follows the public description's letter: a time-out, or a messaging error that is not transient, except
@@ -49,8 +49,8 @@ from pairbus.pairing.errors import NotTriedError, PairingError
 class Verdict(enum.Enum):
     """What a failed send says about its entity."""
 
-    QUALIFIES = "qualifies"  # counts towards a failover (P16)
-    BUSY = "busy"  # the entity pauses, no failover (P24)
+    QUALIFIES = "qualifies"  # counts towards a failover
+    BUSY = "busy"  # the entity pauses, no failover
     REFUSED = "refused"  # the caller's own: raised, and nothing else happens
 
     def __repr__(self) -> str:
@@ -137,7 +137,7 @@ def is_authentication(error: BaseException) -> bool:
     WebSocket it calls a connection that was refused a failed authentication."""
     if not isinstance(error, ServiceBusAuthenticationError) and not _named(_inner(error), "AuthenticationException"):
         return False
-    # What a broker has answered may have the silence after it as its cause (P18).
+    # What a broker has answered may have the silence after it as its cause.
     return not any(isinstance(each, OSError) for each in _causes(error, (OperationTimeoutError,)))
 
 
@@ -323,7 +323,7 @@ AS_DESCRIBED: Final = Table("AS_DESCRIBED", tuple(Row(c.errors, c.when, c.matche
 def is_reach(error: BaseException) -> bool:
     """Of a ping that failed: is it for want of reach (down, silent, busy, full), which time may mend?
 
-    False: the entity is there and refuses (deleted, disabled, access lost), so it is `UNREACHABLE` (P34). The answer
+    False: the entity is there and refuses (deleted, disabled, access lost), so it is `UNREACHABLE`. The answer
     does not follow the application's classifier: that one speaks of the application's messages.
     """
     return isinstance(error, NotTriedError) or DEFAULT(error) is not Verdict.REFUSED
@@ -334,7 +334,7 @@ _NOT_SAID: Final = frozenset({"amqp:client-error", "amqp:socket-error", "amqp:un
 
 
 def is_answer(error: BaseException) -> bool:
-    """Return whether a broker said this of the entity, the message or the token (P18).
+    """Return whether a broker said this of the entity, the message or the token.
 
     The SDK tries again after most answers. What the broker said wins over the silence that such a retry may meet. A
     connection or link that was refused or closed is no answer, and neither is a time-out.
@@ -348,14 +348,14 @@ def is_answer(error: BaseException) -> bool:
 
 
 def is_silence(error: BaseException) -> bool:
-    """Whether nobody answered, where a refused or broken connection is an answer: time may still bring one (P19)."""
+    """Whether nobody answered, where a refused or broken connection is an answer: time may still bring one."""
     return not is_answer(error) and any(
         isinstance(each, OperationTimeoutError | TimeoutError) for each in _causes(error)
     )
 
 
 def is_definite(error: BaseException) -> bool:
-    """Return whether somebody said no, so that waiting for an answer to this attempt is useless (P19)."""
+    """Return whether somebody said no, so that waiting for an answer to this attempt is useless."""
     return not isinstance(error, NotTriedError) and not is_silence(error)
 
 
@@ -365,8 +365,8 @@ _CUT_OFF: Final = frozenset({"SSLEOFError", "SSLZeroReturnError"})
 
 
 def is_of_host(error: BaseException) -> bool:
-    """Return whether this failure holds for every entity of the host (P13): a refused connection, an unknown host name
-    or a failed TLS handshake. A connection that was reset and a refused link say nothing of the others (P49)."""
+    """Return whether this failure holds for every entity of the host: a refused connection, an unknown host name
+    or a failed TLS handshake. A connection that was reset and a refused link say nothing of the others."""
     for each in _causes(error):
         names = {cls.__name__ for cls in type(each).__mro__}
         if names & _HOST_REFUSES and not names & _CUT_OFF:
@@ -382,7 +382,7 @@ _OF_MESSAGE: Final = _TOO_LARGE | {
 
 
 def is_of_message(error: BaseException) -> bool:
-    """Whether it is the message that can't be sent as it is, to any queue: so no backlog queue is to blame (P13).
+    """Whether it is the message that can't be sent as it is, to any queue: so no backlog queue is to blame.
 
     One message that can't be encoded must not take queue after queue out of the rotation.
     """
