@@ -1,6 +1,6 @@
 """Adds `pair_namespace` to the SDK's ServiceBusClient, so that a paired client sends through an outage.
 
-Without a pairing it behaves as the SDK's does (P1–P8, P23, P24, P44).
+Without a pairing it behaves as the SDK's does.
 
 This module joins the parts: the checks (`pairing/clients.py`), the backlog queues (`provisioning.py`), the health
 monitor, the senders and receivers, the syphon. It does not decide what happens to a message.
@@ -97,7 +97,7 @@ class ServiceBusClient(SdkClient):
 
         `primary` and `secondary` are connection strings, or host names with a `credential`. `client_options` go to both
         SDK clients (`retry_total` …), `options` are those of `SendAvailabilityPairedNamespaceOptions`.
-        `manage=False`: the backlog queues are ready-made, and the Manage right is not needed (P4).
+        `manage=False`: the backlog queues are ready-made, and the Manage right is not needed.
         """
         refuse_unknown(options, pair_validation.PAIRED_KEYWORDS)
         pair_validation.check_access(primary, secondary, credential)
@@ -123,10 +123,10 @@ class ServiceBusClient(SdkClient):
     async def pair_namespace(
         self, options: SendAvailabilityPairedNamespaceOptions, observers: tuple[Observer, ...] = ()
     ) -> None:
-        """Pairs this client, the primary's, with the secondary that the options name (P1).
+        """Pairs this client, the primary's, with the secondary that the options name.
 
-        Returns when everything is set up; raises, and leaves the client unpaired and the options free, when that fails
-        (P3). The primary is not contacted. Senders and receivers made before stay as they are.
+        Returns when everything is set up; raises, and leaves the client unpaired and the options free, when that fails.
+        The primary is not contacted. Senders and receivers made before stay as they are.
         """
         self._check_usable()
         partner = getattr(options, "messaging_factory", None)
@@ -173,7 +173,7 @@ class ServiceBusClient(SdkClient):
 
     @property
     def primary_name(self) -> str:
-        """Return the name that the paths of the backlog queues begin with (P8)."""
+        """Return the name that the paths of the backlog queues begin with."""
         return self._paired().primary_name
 
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
@@ -201,7 +201,7 @@ class ServiceBusClient(SdkClient):
 
     def force_failover(self, entity: str, hold: bool = False) -> None:
         """Send the messages of this entity to the backlog from now on, for a drill. Pings bring the entity back, unless
-        it is held: then `mark_healthy` does (P23). Raises PinnedEntityError where the control file pins the entity."""
+        it is held: then `mark_healthy` does. Raises PinnedEntityError where the control file pins the entity."""
         self._tell_coordinator(lambda coordinator, now: coordinator.force_failover(entity, now, hold=hold))
 
     def mark_healthy(self, entity: str) -> None:
@@ -290,7 +290,7 @@ class ServiceBusClient(SdkClient):
 
     async def close(self) -> None:
         """Closes everything made from this client; when paired, ends pings, timers and the syphon, and closes the
-        secondary's client too (P44)."""
+        secondary's client too."""
         self._is_closed = True
         pairing = self._pairing
         if pairing is not None:
@@ -345,7 +345,7 @@ class Pairing:
         self.halts = Halts(self.monitor)
         self._host: Any = None
         self._repeated: RepeatedAttempt | None = None
-        # Links that are being tried (P4): where the attempt is not ended, as on threads, closing ends them.
+        # Links that are being tried: where the attempt is not ended, as on threads, closing ends them.
         self._looking: set[GuardedSender] = set()
         self._is_stopped = False
 
@@ -465,7 +465,7 @@ class Pairing:
         )
 
     async def _open_links(self, entity: str) -> None:
-        """Open the links of this entity's senders again, a few at a time (P19)."""
+        """Open the links of this entity's senders again, a few at a time."""
         used = [each for each in self.client._paired_senders() if each.is_used]
         senders = [each for each in used if each.entity_name.lower() == entity.lower()]
         while senders:
@@ -477,7 +477,7 @@ class Pairing:
 
 
 class Halts:
-    """Lets receivers and the syphon read and report that an entity is halted because its server is busy (P24)."""
+    """Lets receivers and the syphon read and report that an entity is halted because its server is busy."""
 
     def __init__(self, monitor: HealthMonitor) -> None:
         self._monitor = monitor

@@ -2,11 +2,11 @@
 
 Whatever the peer does, a call returns or raises within its time plus a tenth of a second. On an open link it is made in
 place; a call that may have to open one runs beside its caller (`Opening`), who leaves it behind at the deadline. An
-opening that was asked for as such (`open`) may go on past it: the next call waits for it, rather than begin anew (P13).
+opening that was asked for as such (`open`) may go on past it: the next call waits for it, rather than begin anew.
 
 After a time-out, an interrupted call or a lost connection the SDK's sender is thrown away and closed in the background,
-never in the caller's time. A call that finds the link lost opens another one and goes on (P7); the SDK's other retries
-are left as the user configured them, but server busy comes out at once (P24).
+never in the caller's time. A call that finds the link lost opens another one and goes on; the SDK's other retries
+are left as the user configured them, but server busy comes out at once.
 
 What tasks and threads do differently is in `sdk_sender.py`; what a failure means for the entity is decided elsewhere
 (`pairing/routing/dispatch.py`).
@@ -207,7 +207,7 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
                     raise self._has_left()
                 if lost is None and ends_at is not None and guarded is not None and guarded.wants_fresh_link():
                     # The token would be fetched by an opening, in which a link that has gone stale would pass for an
-                    # outage (P19): a fresh link brings a fresh token.
+                    # outage: a fresh link brings a fresh token.
                     self._discard(guarded)
                 deadline = min(deadline, loop.time() + terms.opening_s)
             result = await self._by_opening(operation, deadline, lost, answer, timeout_s, goes_on_s, terms, ends_at)

@@ -3,7 +3,7 @@
 It holds the coordinator of the client. Code that changes a state calls `attend` afterwards: commands are carried out
 and the timer is set. A timer of the loop stands only while an entity is sick (`coordinator.deadline` is not None) or a
 control file is followed and, being no task, keeps no loop alive. Each ping has its own task, so that one which hangs
-delays neither the timers nor another entity's ping (P31, P33). Everything happens on the loop that the client was
+delays neither the timers nor another entity's ping. Everything happens on the loop that the client was
 paired on.
 
 Nothing is decided here: when to fail over, when to ping and what a ping's answer means is the coordinator's.

@@ -1,6 +1,6 @@
 """Finds and makes the backlog queues of a pairing; nothing here contacts the primary.
 
-With the SDK's administration client they are listed and made; without it, each is sent to (P3, P4, P5, P10).
+With the SDK's administration client they are listed and made; without it, each is sent to.
 
 What is missing, what is worth another try and what it all amounts to is decided in `pairing/backlog/backlog_queues.py`
 and `pairing/backlog/provision.py`.
@@ -70,7 +70,7 @@ async def _is_there(provision: Provision, manager: Any, index: int, limits: dict
 
 
 async def look(provision: Provision, open_link: Callable[[int], Awaitable[None]]) -> None:
-    """Without an administration client (P4): `open_link` raises where the queue with that index can't be sent to."""
+    """Without an administration client: `open_link` raises where the queue with that index can't be sent to."""
     last: Exception | None = None
 
     async def failure_of(index: int) -> Exception | None:

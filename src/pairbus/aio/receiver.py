@@ -1,6 +1,6 @@
-"""The paired receiver: a subclass of the SDK's that drops pings (P32) and halts on server busy (P24). No more.
+"""The paired receiver: a subclass of the SDK's that drops pings and halts on server busy. No more.
 
-Messages come from the primary only, and during an outage a receive behaves as the SDK's own (P54). How long an entity
+Messages come from the primary only, and during an outage a receive behaves as the SDK's own. How long an entity
 halts is decided by the coordinator; here the halt is asked for, waited out where the caller's time allows, and told
 about. A settlement on the receiver's own link does not wait for a halt: its lock would run out meanwhile.
 
@@ -60,7 +60,7 @@ class PairedReceiver(ServiceBusReceiver, ReceiverAfterFork):  # type: ignore[mis
         """Turns a receiver that the SDK's client made into ours; it is the same object, with all that was given to it.
 
         `on_busy` is called when the broker says that it is busy; `halted_until` says until when (monotonic seconds) the
-        entity is not to be asked, 0.0 if it may be; `check_client` raises if its client was faulted (P43); `watchers`
+        entity is not to be asked, 0.0 if it may be; `check_client` raises if its client was faulted; `watchers`
         gives those who want to hear of receives.
         """
         receiver.__class__ = cls
@@ -132,7 +132,7 @@ class PairedReceiver(ServiceBusReceiver, ReceiverAfterFork):  # type: ignore[mis
                     _log.debug("A ping from %s could not be completed: %r", self._halting_entity, error)
         return [message for message in messages if message not in pings]
 
-    # Books (P51)
+    # What is counted for observers
 
     def _tell_received(self, messages: list[ServiceBusReceivedMessage]) -> None:
         for each in self._watchers():

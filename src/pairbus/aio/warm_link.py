@@ -1,4 +1,4 @@
-"""Keeps one link to a backlog queue open, so that the first diverted messages of an outage need not open one (P19).
+"""Keeps one link to a backlog queue open, so that the first diverted messages of an outage need not open one.
 
 It belongs to the client. Its senders share it until their own links are open. The queue is picked at random, so that
 clients that don't know each other spread; when the service drops the link for idleness it is opened again. That it

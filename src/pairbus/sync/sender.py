@@ -5,7 +5,7 @@
 error is due; where a message goes and what a failure means is decided there (`pairing/routing/dispatch.py`). The SDK's
 own senders work inside, one for the primary entity and one for each backlog queue that was used (`guarded_sender.py`):
 they are opened when they are first needed and replaced when they fail, so one paired sender serves many callers for
-years (P7).
+years.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class PairedSender(ServiceBusSender):
     _token: object
     #: Puts its links among the dropped ones when it is collected.
     _dropped: weakref.finalize[..., Any]
-    #: What its entity is called in events and ledgers: its other senders may spell it otherwise (P15).
+    #: What its entity is called in events and ledgers: its other senders may spell it otherwise.
     _entity: str
     # the SDK's
     _max_message_size_on_link: int
@@ -119,7 +119,7 @@ class PairedSender(ServiceBusSender):
     def __enter__(self) -> Self:
         """Opens the link as the SDK does, and raises as it does what is the caller's own: a wrong key, no such entity.
 
-        But an application that starts during an outage must come as far as its first send (P3): a primary that is away
+        But an application that starts during an outage must come as far as its first send: a primary that is away
         is no error here, and is waited for a short while only. It counts for nothing either: entering is not sending.
         """
         self._check_live()
@@ -346,7 +346,7 @@ class PairedSender(ServiceBusSender):
         self._manage(lambda left_s: self._primary.cancel(sequence_numbers, left_s), timeout)
 
     def _manage(self, call: Callable[[float], T], timeout: float | None) -> T:
-        """Make a management call to the primary, after any halt of the entity (P24)."""
+        """Make a management call to the primary, after any halt of the entity."""
         monitor = self._context.monitor
         turns = pending_send.ManagementCallTime(
             self.entity_name, monitor.clock(), timeout or self._context.settings.send_timeout

@@ -1,5 +1,5 @@
 # Generated from src/pairbus/aio/syphon.py by scripts/generate_sync.py; do not edit.
-"""The syphon in an application: what `enable_syphon=True` starts, and how it ends (P36, P38, P43, P44).
+"""The syphon in an application: what `enable_syphon=True` starts, and how it ends.
 
 The paired client makes a `SyphonHost` when pairing is done, calls `start`, and in its `close` calls `stop` before it
 closes anything else. The secondary's `close()` is watched from here; for a client that ends otherwise there is
@@ -116,7 +116,7 @@ class SyphonHost:
 
 
 def _on_spark(settings: Any) -> dict[str, Any]:
-    """Return the options that only the Spark engine takes (P38, P44)."""
+    """Return the options that only the Spark engine takes."""
     if settings.syphon_engine != "spark":
         return {}
     return {

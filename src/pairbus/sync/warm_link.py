@@ -1,5 +1,5 @@
 # Generated from src/pairbus/aio/warm_link.py by scripts/generate_sync.py; do not edit.
-"""Keeps one link to a backlog queue open, so that the first diverted messages of an outage need not open one (P19).
+"""Keeps one link to a backlog queue open, so that the first diverted messages of an outage need not open one.
 
 It belongs to the client. Its senders share it until their own links are open. The queue is picked at random, so that
 clients that don't know each other spread; when the service drops the link for idleness it is opened again. That it
