@@ -1,5 +1,5 @@
 """The syphon brings messages home from the backlog queues.
 
-`core/` decides, for every engine (P38); the modules here are the in-process engine, its host inside an application,
+`core/` decides, for every engine; the modules here are the in-process engine, its host inside an application,
 and what both engines use to reach a namespace. May import `pairing`, `wire` and what lies below them.
 """

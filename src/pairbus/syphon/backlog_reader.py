@@ -1,7 +1,7 @@
 """Reads one backlog queue for the engine, and settles the messages that came from it.
 
-A shell. Idle, it holds one long poll: credit is granted once, and again after a quarter of an hour without a message
-(P37). Messages are settled on the link that delivered them; where that is gone, by their lock tokens. What is done with
+A shell. Idle, it holds one long poll: credit is granted once, and again after a quarter of an hour without a
+message. Messages are settled on the link that delivered them; where that is gone, by their lock tokens. What is done with
 a message is decided in `transfer_state`.
 """
 
@@ -31,7 +31,7 @@ from . import inspection
 if TYPE_CHECKING:
     from .engine import SyphonEngine
 
-#: P37.
+#: How long an idle poll lasts, in seconds: the description wants four an hour (P37).
 POLL_S: Final = 15 * 60.0
 #: Asked for at once: few at first, since nobody knows how large they are, then more.
 COUNT_FIRST: Final = 16
@@ -116,7 +116,7 @@ class BacklogReader:
         try:
             messages = await self._receiving
         except asyncio.CancelledError:
-            # by `interrupt`, which closes the link: for the service an empty receive, like any other (P51)
+            # by `interrupt`, which closes the link: for the service an empty receive, like any other
             engine.polled(self, began)
             if not self._interrupted:
                 raise

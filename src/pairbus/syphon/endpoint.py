@@ -20,7 +20,7 @@ class Endpoint(NamedTuple):
     ssl_context: ssl.SSLContext | None = None
     #: What it is called in ledgers and messages: the embedded broker's namespaces all have the same host.
     name: str = ""
-    #: For whose sake its clients work (P51).
+    #: For whose sake its clients work.
     cause: str = billing.APP
 
     def __repr__(self) -> str:

@@ -2,7 +2,7 @@
 
 A shell round `transfer_state`, `rate` and `draining`, which decide: it owns connections, links, timers and the ledger's
 file. `backlog_reader.py` reads and settles one backlog queue, `destination_sender.py` sends to one destination. Bytes
-in, bytes out (P27).
+in, bytes out.
 
 While the primary can't be reached at all nothing is received: what lies in the backlog lies there safely, and each look
 at it costs. A failed connection is tried again for ever; in a drain, which somebody waits for, it is an error soon.
@@ -60,7 +60,7 @@ CROWDED_S: Final = 0.02
 ISOLATED_MAX: Final = 32
 SENDERS_MAX: Final = 1_000
 #: A stop waits so long for answers of the primary, then for the backlog, then for the ends of links and connections:
-#: together it leaves the client that hosts the syphon a second of its five (P44).
+#: together it leaves the client that hosts the syphon a second of its five.
 STOP_S: Final = 2.0
 RELEASE_S: Final = 1.0
 CLOSE_S: Final = 0.5
@@ -196,7 +196,7 @@ class SyphonEngine:
         self._readers += [self.spawn(source.run()) for source in sources]
 
     def _take_in(self, queues: Sequence[Listed]) -> None:
-        """Read new queues as well, while the others go on undisturbed (P36)."""
+        """Read new queues as well, while the others go on undisturbed."""
         if self._is_stopping:
             return
         made = [BacklogReader(self, each.path, each.number, is_replay=self._dead_letters) for each in queues]
@@ -355,7 +355,7 @@ class SyphonEngine:
     # -- from the backlog
 
     def polled(self, source: BacklogReader, began: float) -> None:
-        """Note an empty receive (P37, P51)."""
+        """Note an empty receive."""
         self.progress.polled()
         if self._ledger is not None:
             self._ledger.event(
@@ -386,7 +386,7 @@ class SyphonEngine:
     def arrived(self, arrivals: list[PendingTransfer | Rejection], now: float) -> bool:
         """Take in deliveries; return whether any of them could be sent."""
         if self._ledger is not None:
-            # every delivery is billed, whatever becomes of it (P51)
+            # every delivery is billed, whatever becomes of it
             transfers = [each.transfer if isinstance(each, Rejection) else each for each in arrivals]
             self._record("receive", self.secondary.label, None, transfers, "ok")
         commands, wanted = self.transfer_state.received(arrivals, now)

@@ -35,7 +35,7 @@ _log = logging.getLogger("pairbus.syphon")
 
 
 class Halts(Protocol):
-    """The busy pauses that the paired client knows of (P24). May be called from any thread."""
+    """The busy pauses that the paired client knows of. May be called from any thread."""
 
     def busy(self, entity: str) -> None: ...
     def halted_until(self, entity: str) -> float: ...
@@ -46,7 +46,7 @@ SPARK: Final = "pairbus.spark.syphon.hosting"
 
 
 def check_engine(engine: str) -> None:
-    """Raise PairingError if the engine that is asked for is not installed (P38)."""
+    """Raise PairingError if the engine that is asked for is not installed."""
     if engine != "in-process" and not all(map(_is_installed, ("pyspark", SPARK))):
         raise PairingError(
             "enable_syphon=True runs the syphon on Spark, which is not installed: install pairbus[spark], or give "
@@ -74,11 +74,11 @@ class HostedSyphon:
     """`announce` and `fault` are called on the loop and must not block. `client_closed` may come from any thread.
 
     `list_queues` gives the names of the secondary's queues, and is called on the loop: backlog queues that other
-    applications make while it runs are read as well (P5, P36). Without it those with `indexes` are all that is read.
+    applications make while it runs are read as well. Without it those with `indexes` are all that is read.
     """
 
     make_engine: Any = SyphonEngine
-    #: How long its stop may take: the client's closing has five seconds for all (P44).
+    #: How long its stop may take: the client's closing has five seconds for all.
     stop_s = 4.5
 
     def __init__(
@@ -117,7 +117,7 @@ class HostedSyphon:
         return f"<HostedSyphon {'stopped' if self._is_stopped else self._engine or 'at rest'}>"
 
     async def check_listen(self) -> None:
-        """Raises PairingFailed where the secondary refuses to let a backlog queue be read (P3). Only a refusal counts:
+        """Raises PairingFailed where the secondary refuses to let a backlog queue be read. Only a refusal counts:
         one that can't be reached is tried again for ever, once the syphon runs."""
         secondary = self._endpoints["secondary"]._replace(cause=SYPHON)
         async with secondary.client(timeout=LISTEN_S) as client:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-#: A backlog queue's lock (P9), and the size of a batch with such a lock while no rate is known.
+#: A backlog queue's lock, and the size of a batch with such a lock while no rate is known.
 LOCK_S: Final = 60.0
 ROWS_FIRST: Final = 2000
 

@@ -68,7 +68,7 @@ POLLS: Final = "polls"
 MOVES: Final = "moves"
 #: And what the application tells the source: queues that were made while it runs.
 QUEUES: Final = "queues"
-#: And until when, in unix seconds, nothing is to be sent to which destinations (P24).
+#: And until when, in unix seconds, nothing is to be sent to which destinations.
 HALTS: Final = "halts"
 
 
@@ -223,7 +223,7 @@ class LockStream(DataSourceStreamReader):
             self._pace.found(min(lock_s, WORKER_S) if self._options.sessions else lock_s, message.delivery_count)
 
     def _hear(self, now: float) -> None:
-        """Read what the sink says of the destinations: how many got through, and that one is busy (P24, P41)."""
+        """Read what the sink says of the destinations: how many got through, and that one is busy."""
         if self._mailbox is None:
             return
         for notice in self._mailbox.read_new(HALTS):
@@ -289,7 +289,7 @@ def fill(rows: Rows, address: Address, share: Share) -> Iterator[pa.RecordBatch]
 
 
 def is_halted(payload: bytes, halts: tuple[tuple[str, float], ...], now: float) -> bool:
-    """Whether the application halts all that goes to this message's destination (P24); its lock's end is the
+    """Whether the application halts all that goes to this message's destination; its lock's end is the
     back-off."""
     path = path_of(payload).lower()
     return any(path == halted and now < until for halted, until in halts)

@@ -1,4 +1,4 @@
-"""Waits for messages while there is nothing to do: one long poll of 15 minutes per queue (P37).
+"""Waits for messages while there is nothing to do: one long poll of 15 minutes per queue.
 
 Lives in the driver-side process of a `lock` stream, on a thread with its own loop. Spark asks for the latest
 offset dozens of times a second; this answers from memory. What a poll yields is released at once: it only says

@@ -99,7 +99,7 @@ class Address:
     host: str | None = None
     credential: str = "default"
     ca_file: str | None = None
-    #: For whose sake its clients work, as the broker's ledger has it (P51).
+    #: For whose sake its clients work, as the broker's ledger has it.
     cause: str = billing.SPARK
 
 

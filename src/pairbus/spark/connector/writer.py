@@ -151,7 +151,7 @@ def attempt(address: Address, target: str, messages: Sequence[Outgoing]) -> list
 
 
 class Patience:
-    """Waits while a destination is busy (P24), full or unreachable, until it has taken nothing for `limit_s`."""
+    """Waits while a destination is busy, full or unreachable, until it has taken nothing for `limit_s`."""
 
     def __init__(
         self,

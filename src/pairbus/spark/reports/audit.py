@@ -380,7 +380,7 @@ def _backlog(normal: DataFrame, copies: DataFrame, tasks: int) -> DataFrame:
 
 
 def _with_order(messages: DataFrame, tasks: int) -> DataFrame:
-    """Add `out_of_order`: another one of the same sender, begun after this was confirmed, has come before it (P55).
+    """Add `out_of_order`: another one of the same sender, begun after this was confirmed, has come before it.
 
     Two sends that overlap have no order. The ends of all sends and their beginnings lie in one line of time, latest
     first, and each end asks for the lowest sequence number that began after it. A sender with many messages is asked

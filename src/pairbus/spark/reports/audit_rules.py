@@ -28,7 +28,7 @@ COUNTS: Final = (
 NUMBERS: Final[Mapping[str, str]] = {
     # Who carried it home must have found it in the backlog, whether or not the secondary's ledger is here.
     "x_seen": "greatest(x_send, case when b_car + b_car_dup + m_ok > 0 then 1 else 0 end)",
-    # A client's ledger knows what was confirmed to the caller; a broker only what it confirmed, heard or not (P20).
+    # A client's ledger knows what was confirmed to the caller; a broker only what it confirmed, heard or not.
     "confirmed": "case when c_lines > 0 then c_send + c_divert else b_send + b_dup + x_seen end",
     "sent": "case when c_lines + b_tries + x_seen = 0 then 0 else greatest(1, confirmed) end",
     "diverted": "case when c_lines > 0 then c_divert else x_seen end",

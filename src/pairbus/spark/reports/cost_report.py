@@ -1,4 +1,4 @@
-"""Reports from ledgers what pairing has cost (P51–P53): operations, units, bytes and money.
+"""Reports from ledgers what pairing has cost: operations, units, bytes and money.
 
 In two parts (`book`): what the brokers wrote, which is billed, and what the clients wrote (senders, receivers,
 syphons). Each by namespace, entity, cause and operation; `reconciliation` says why they differ. Every billed operation
@@ -80,7 +80,7 @@ FROM {attempts}
 """
 
 # A message was carried home if the syphon sent it there. A receive of that id is the detour's, unless the sequence
-# number is that of a send which came the straight way, for the broker may have stored both (P20). Few messages are
+# number is that of a send which came the straight way, for the broker may have stored both. Few messages are
 # carried home, beside all that there are: they are looked for first, and all others are not sorted for it.
 _HOMEWARD: Final = "SELECT DISTINCT mid, root FROM {rooted} WHERE came AND cause = 'syphon'"
 _STRAIGHT: Final = """
@@ -139,7 +139,7 @@ SELECT book, '' AS namespace, '(many)' AS entity, place, cause, operation, term,
 FROM {lines} GROUP BY ALL
 """
 
-# How many operations each message took that came home, by each book and place (P52: two and two).
+# How many operations each message took that came home, by each book and place: two at each place is right.
 _EACH: Final = """
 SELECT broker_backlog, broker_primary, clients_backlog, clients_primary, count(*) AS messages FROM (
   SELECT mid,

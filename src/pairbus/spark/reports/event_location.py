@@ -1,7 +1,7 @@
 """Decides where an event of a ledger happened: at home or in the backlog, in which entity, seen by whom. Pure.
 
 Decides by names alone. A message's *home* is the primary namespace and the queue or topic that it was sent to. A
-backlog queue names its primary (P8); a client's `divert` line names the secondary, so that its home is what the other
+backlog queue names its primary; a client's `divert` line names the secondary, so that its home is what the other
 lines of the same file tell. The expressions are Spark SQL; `homes` is the one decision that needs several lines.
 """
 

@@ -1,4 +1,4 @@
-"""Explains why brokers' and clients' ledgers differ (P51): every difference has its reason, and the sum is the whole.
+"""Explains why brokers' and clients' ledgers differ: every difference has its reason, and the sum is the whole.
 
 Operations are matched by entity, operation, cause and message id. What the brokers have and no client does, or the
 other way round, is put down to the one reason that the ledgers bear out; where several could be, the words say so.

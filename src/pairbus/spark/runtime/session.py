@@ -161,7 +161,7 @@ def is_started_here(spark: SparkSession) -> bool:
 
 
 def beside(spark: SparkSession) -> SparkSession:
-    """Return a session for our queries on the context of the application's, which is neither changed nor stopped (P44):
+    """Return a session for our queries on the context of the application's, which is neither changed nor stopped:
     with its settings, except those that our queries need."""
     made = spark.newSession()
     for name, value in {**spark.conf.getAll, **DEFAULTS}.items():

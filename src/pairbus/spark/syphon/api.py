@@ -75,7 +75,7 @@ def syphon(
 def _found(
     secondary: Address, name: str, label: str, *, is_drain: bool
 ) -> tuple[list[tuple[str, int | None]], Lister | None]:
-    """Return the queues that there are, and what finds those that are made later (P36)."""
+    """Return the queues that there are, and what finds those that are made later."""
     make_admin = partial(administration, secondary, **OPTIONS)
     try:
         known = list_now(make_admin, name)

@@ -1,4 +1,4 @@
-"""Gives the Spark syphon the interface of the in-process engine, so that hosts and commands can run either (P38)."""
+"""Gives the Spark syphon the interface of the in-process engine, so that hosts and commands can run either."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Runs the Spark syphon inside an application, with the host class of `syphon/hosting.py` (P38).
+"""Runs the Spark syphon inside an application, with the host class of `syphon/hosting.py`.
 
-Pairing is complete when its query runs, and fails where that can't be started (P3).
+Pairing is complete when its query runs, and fails where that can't be started.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .engine import SparkEngine
 
 #: A driver's JVM takes seconds to start, and executors of a busy cluster may be long in coming.
 START_S: Final = 120.0
-#: How long a stop waits for the batch in progress (P44); what it does not finish is left to its locks.
+#: How long a stop waits for the batch in progress; what it does not finish is left to its locks.
 BATCH_S: Final = 3.0
 
 

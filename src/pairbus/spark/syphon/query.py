@@ -110,7 +110,7 @@ class SyphonConfig:
     dead_letters: bool = False
     count_backlog_time: bool = False
     ledger: LedgerWriter | None = None
-    #: Until when, by the monotonic clock, the application sends nothing to a destination (P24).
+    #: Until when, by the monotonic clock, the application sends nothing to a destination.
     halted_until: Callable[[str], float] | None = None
     on_busy: Callable[[str], None] | None = None
     on_access: Callable[[Which, str | None], None] | None = None
@@ -246,7 +246,7 @@ class SparkSyphon:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _take_in(self, queues: Sequence[Listed]) -> None:
-        """Add queues that were found (P36), on the lister's thread: the source reads these as well, and a query that is
+        """Add queues that were found, on the lister's thread: the source reads these as well, and a query that is
         started later knows them by its options."""
         paths = [self._config.read_path(each.path) for each in queues]
         self._mailbox.append(QUEUES, {"entities": paths})
@@ -505,13 +505,13 @@ class SparkSyphon:
 
     def _is_settled(self, query: StreamingQuery) -> bool:
         """Return whether it is time for a glance: once after each movement, and only where every message that was taken
-        has gone home. With destinations in trouble it takes the whole look, and its pauses (P40)."""
+        has gone home. With destinations in trouble it takes the whole look, and its pauses."""
         if self._has_glanced or self._troubles or self._left or self._refused:
             return False
         return time.monotonic() - self._moved_at > GLANCE_S and not self._is_at_work(query)
 
     def _is_empty(self, looking: LoopThread) -> bool:
-        """Return whether a peek at each queue finds nothing (P41). Where it fails, the looks that follow deal with
+        """Return whether a peek at each queue finds nothing. Where it fails, the looks that follow deal with
         that."""
         self._has_glanced = True
         try:
@@ -541,7 +541,7 @@ class SparkSyphon:
             return draining.judge(seen, _Known(self._troubles), time.monotonic(), self._refused)
 
     def _revive(self, looking: LoopThread) -> None:
-        """Give back messages before their locks end, which is the back-off (P40) while a destination is away, and
+        """Give back messages before their locks end, which is the back-off while a destination is away, and
         not after: all those of one that is back, one of each that may be tried again."""
         now = time.monotonic()
         with self._lock:

@@ -86,7 +86,7 @@ class TaskCounts:
 class TransferTask:
     """Transfers batch after batch on one loop.
 
-    `destination`: where all messages go, as they are; without it each goes home, to where its alias says (P27). Only
+    `destination`: where all messages go, as they are; without it each goes home, to where its alias says. Only
     what goes home is dead-lettered where it is refused permanently. `in_transactions`: the destination is in the
     namespace that the messages come from, and each is completed there and sent here in one; what a transaction refuses
     goes the other way, where each message is refused by itself.
@@ -131,7 +131,7 @@ class TransferTask:
         counts, now, now_unix = self._counts, self.loop.time(), time.time()
         self.transfer_state.tick(now)  # forgets what was left by earlier batches
         ids = [message_id_of(row.payload) if self._wants_events else None for row in rows]
-        if self._wants_events:  # every delivery is billed, whatever becomes of it (P51)
+        if self._wants_events:  # every delivery is billed, whatever becomes of it
             counts.events += [
                 Event(
                     "receive", now_unix, row.queue, message_id, len(row.payload), "ok",

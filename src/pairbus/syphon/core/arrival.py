@@ -1,4 +1,4 @@
-"""Reads a delivery of a backlog queue: which message it is, until when it is locked, where it belongs (P26, P27, P40).
+"""Reads a delivery of a backlog queue: which message it is, until when it is locked, where it belongs.
 
 Decides whether an encoded delivery becomes a pending transfer or a rejection. Bytes in, bytes out. It settles and sends
 nothing.

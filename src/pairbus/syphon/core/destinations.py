@@ -1,4 +1,4 @@
-"""Decides what a refusal by the primary means for a message (P40), and when a destination is tried again.
+"""Decides what a refusal by the primary means for a message, and when a destination is tried again.
 
 Decides: whether messages for a destination may be sent now; how long one that is away is left alone, so that it costs
 one attempt in a while and not one a message; which message is that attempt. Never decided by a message's age or by
@@ -11,7 +11,7 @@ another destination's trouble. Does not send, and knows no queues: `transfer_sta
     trying     one message is under way                 waits for its answer     its answer → flowing or held
 
 Answers carry the epoch in which their send began; one from before the last failure changes nothing, so that a batch
-that was confirmed late does not cut a halt short (P24).
+that was confirmed late does not cut a halt short.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pairbus.wire.errors import (
     WireError,
 )
 
-#: P24: server busy halts for at least this long.
+#: Server busy halts a destination for at least this long.
 HALT_S: Final = 10.0
 AWAY_S_FIRST: Final = 1.0
 AWAY_S_MAX: Final = 60.0
@@ -227,7 +227,7 @@ class Destinations:
         before = record.trouble
         if record.epoch != epoch and (verdict is not RefusalVerdict.BUSY or before is not None):
             if verdict is RefusalVerdict.BUSY and before is not None:
-                # told late, but told: nothing is sent for ten seconds from now (P24)
+                # told late, but told: nothing is sent for ten seconds from now
                 record.trouble = before._replace(until=max(before.until, now + HALT_S))
             return False
         strikes = 1 if before is None else before.strikes + 1

@@ -1,4 +1,4 @@
-"""Decides when a drain is over (P41): when nothing is left in the backlog, or only what can't be delivered.
+"""Decides when a drain is over: when nothing is left in the backlog, or only what can't be delivered.
 
 Decides from what peek finds while nothing is in hand. It neither peeks nor waits.
 """

@@ -1,4 +1,4 @@
-"""Decides what follows for one client of a pair when the other closes or faults, where the syphon runs (P43).
+"""Decides what follows for one client of a pair when the other closes or faults, where the syphon runs.
 
     closed    `close()` was called
     faulted   the syphon's access to that namespace has been refused for five seconds

@@ -1,4 +1,4 @@
-"""Counts how far the syphon has come: moved, waiting, left, dead-lettered, the rate, the time to go (P41).
+"""Counts how far the syphon has come: moved, waiting, left, dead-lettered, the rate, the time to go.
 
 It neither reads a clock nor prints.
 """

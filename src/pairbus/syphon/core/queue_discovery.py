@@ -1,4 +1,4 @@
-"""Decides which backlog queues a running syphon reads, and when they are listed again (P36).
+"""Decides which backlog queues a running syphon reads, and when they are listed again.
 
 Queues may be made while it runs: by an application that pairs for the first time, or with a larger count. Decides which
 of those listed are wanted, which of them are new, when to list again and what is worth a line. It neither lists nor
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from pairbus.amqp.errors import ENTITY_NOT_FOUND, NOT_FOUND
 
-#: A listing is a management call, and billed: twelve an hour, beside the forty polls of ten idle queues (P37).
+#: A listing is a management call, and billed: twelve an hour, beside the forty polls of ten idle queues.
 LIST_S: Final = 300.0
 #: While there is nothing to read.
 FIRST_S: Final = 60.0

@@ -1,4 +1,4 @@
-"""Limits the rate of a transfer: it stays below a ceiling and yields to a server that is busy (P24, P41).
+"""Limits the rate of a transfer: it stays below a ceiling and yields to a server that is busy.
 
 Decides when the next messages may be asked for and how many at once. Without a ceiling and without trouble there is no
 limit. When a destination says busy, half of what was lately moved to it is taken off; after a quiet time the limit
@@ -28,7 +28,7 @@ RELIEF_S: Final = 30.0
 RELIEF: Final = 2.0
 FLOOR: Final = 1.0
 #: A syphon that was idle, or has just begun, moves little: that says nothing about what the destination can take.
-#: Messages to a busy destination halt by themselves (P24), so that this need not.
+#: Messages to a busy destination halt by themselves, so that this need not.
 TELLING_PER_S: Final = 100.0
 #: What has been moved lately is measured over this span.
 SPAN_S: Final = 5.0
@@ -94,7 +94,7 @@ class RateLimit:
     def busy(self, now: float, share: float = 1.0) -> None:
         """Lower the limit, since a destination is too busy; `share` of what was lately moved went there.
 
-        A destination that gets next to nothing slows nobody down: its own halt is enough (P24, P40).
+        A destination that gets next to nothing slows nobody down: its own halt is enough.
         """
         if share < SHARE_MIN:
             return

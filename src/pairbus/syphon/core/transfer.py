@@ -121,7 +121,7 @@ class PendingTransfer:
 
 
 class Rejection(NamedTuple):
-    """A message that no destination can be read from, or that can't be brought home (P40)."""
+    """A message that no destination can be read from, or that can't be brought home."""
 
     transfer: PendingTransfer
     reason: str

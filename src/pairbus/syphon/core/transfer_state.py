@@ -1,4 +1,4 @@
-"""Tracks the messages on their way home: which are locked, sent, confirmed, settled (P39, P40).
+"""Tracks the messages on their way home: which are locked, sent, confirmed, settled.
 
 Decides what happens to each: a message is completed in the backlog only after the primary confirmed it; one that is
 refused permanently is dead-lettered; one whose destination is away is left to its lock's expiry, which is the back-off,
@@ -287,7 +287,7 @@ class TransferState(TransferIndex):
 
     def revive(self, now: float) -> list[Command]:
         """Return the left messages to release before their locks end: all those of a destination that is back, and one
-        of each that may be tried again. A lock's end is the back-off (P40) while a destination is away, not after."""
+        of each that may be tried again. A lock's end is the back-off while a destination is away, not after."""
         commands: list[Command] = []
         due = set(self.destinations.due(now))
         for path in self.left_paths():
