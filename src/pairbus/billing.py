@@ -1,4 +1,4 @@
-"""Defines what counts as an operation, in which units and for whose sake (P51), for brokers, clients and reports.
+"""Defines what counts as an operation, in which units and for whose sake, for brokers, clients and reports.
 
 Decides what is billed, never what it costs. docs/reference/metering.md has the table with its reasons.
 

@@ -1,4 +1,4 @@
-"""Carries out the faults crash-entity and crash-node on a namespace that is served (P49).
+"""Carries out the faults crash-entity and crash-node on a namespace that is served.
 
     slow        what is asked of the entities is answered late, for half of the time
     down        their links are detached and everything is refused with an internal error; what differs between memory

@@ -309,7 +309,7 @@ class _Backlog:
         return [Queue(*each) for each in discovery.listed(listed).queues]
 
     def lister(self, queues: Sequence[Queue]) -> Lister:
-        """Return what finds the queues that are made while the syphon runs (P36)."""
+        """Return what finds the queues that are made while the syphon runs."""
         from pairbus.syphon.core.queue_discovery import QueueDiscovery
         from pairbus.syphon.listing import Lister, list_backlog
 

@@ -1,14 +1,14 @@
-"""Estimates what pairing will cost (P53): a scenario and a price book give terms, each explained in a sentence.
+"""Estimates what pairing will cost: a scenario and a price book give terms, each explained in a sentence.
 
-Decides how many operations, units and bytes each cause brings (P37, P52, P31, P33), and how many backlog queues an
+Decides how many operations, units and bytes each cause brings, and how many backlog queues an
 outage fills. A term carries the same name as in the report after the fact (`spark/reports/cost_report.py`), so that
 the two can be laid side by side. Where a figure is a bound and not a forecast, its explanation says so.
 
 The estimate assumes that the first failure comes when the outage begins; after the failover interval the entities fail
-over, and each paired client pings each of its entities once an interval from then on (P31, P33): first one interval
+over, and each paired client pings each of its entities once an interval from then on: first one interval
 later, although clients spread their first pings over it, so that some send one ping more. The ping that finds the
 primary back is the first one after the outage's end; until then messages go to the backlog. What was refused to
-callers before the failover (P17) they send again, so it is counted as diverted too.
+callers before the failover they send again, so it is counted as diverted too.
 
 Pure.
 """
@@ -31,7 +31,7 @@ POLLS_PER_HOUR: Final = 4
 QUEUE_BYTES: Final = 5120 * 1024 * 1024
 #: P52: send to the backlog, receive from it, send to the primary, receive from there.
 DETOUR_OPERATIONS: Final = 4
-#: What a message grows by on its way to the backlog (P26): no less, for a destination of up to 50 characters.
+#: What a message grows by on its way to the backlog: no less, for a destination of up to 50 characters.
 ALIAS_BYTES: Final = 100
 #: What a broker writes on a delivery (sequence number, times, delivery count): no less.
 DELIVERY_BYTES: Final = 160

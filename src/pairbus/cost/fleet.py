@@ -1,4 +1,4 @@
-"""Estimates what an outage asks of the two namespaces of a fleet: pings a second, the backlog, and the drain (P53).
+"""Estimates what an outage asks of the two namespaces of a fleet: pings a second, the backlog, and the drain.
 
 Credits are what the service throttles by: one for a message sent or received. A diverted message takes two of the
 primary's on its way home, and a live one two as well; it takes one of the secondary's when it is diverted and one when

@@ -1,4 +1,4 @@
-"""Parses a price book (TOML), and computes what billed units, bytes and months cost by it (P53). Pure.
+"""Parses a price book (TOML), and computes what billed units, bytes and months cost by it. Pure.
 
 Decides what a book may say, and what a number of billed units and bytes costs by it. Operations are priced in tiers of
 a month: `used_per_month` says what is used anyway, so the money is what these operations add to the bill. Bandwidth is

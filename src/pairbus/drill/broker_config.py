@@ -18,7 +18,7 @@ _BACKLOG: Final = {
 
 
 def primary_config(plan: DrillPlan, standby: Path) -> str:
-    """Return the primary's: with duplicate detection, which removes second copies after an unknown outcome (P20), and
+    """Return the primary's: with duplicate detection, which removes second copies after an unknown outcome, and
     with the standby folder if the fault is about that."""
     lines = [f"[namespaces.{PRIMARY}]"]
     if plan.drill_fault.has_standby:
@@ -38,7 +38,7 @@ def primary_config(plan: DrillPlan, standby: Path) -> str:
 
 
 def secondary_config(plan: DrillPlan) -> str:
-    """Return the secondary's: with the backlog queues (P9), so that the clients need no right to manage (P4)."""
+    """Return the secondary's: with the backlog queues, so that the clients need no right to manage."""
     lines = [f"[namespaces.{SECONDARY}]"]
     for path in backlog_queues.paths(PRIMARY, plan.backlog_queues):
         lines += [f"[[namespaces.{SECONDARY}.queues]]", f"name = {json.dumps(path)}"]

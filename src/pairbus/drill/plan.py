@@ -56,7 +56,7 @@ class DrillFault:
     has_standby: bool = False
 
 
-#: How long a send may take; the primary gets half of it (P19).
+#: How long a send may take; the primary gets half of it.
 SEND_TIMEOUT_S: Final = 8.0
 #: The key of the sending application, where a fault is for that one alone.
 SENDER_KEY: Final = "sender"
@@ -72,7 +72,7 @@ DRILL_FAULTS: Final[dict[str, DrillFault]] = {
     "black-hole": DrillFault("takes connections and says nothing"),
     "no-send": DrillFault("refuses every send with an internal error"),
     "hang": DrillFault("takes messages, and neither stores nor answers them"),
-    # Busy is no failure, unless it lasts; and it pauses pings, too, for ten seconds (P24).
+    # Busy is no failure, unless it lasts; and it pauses pings, too, for ten seconds.
     "throttle": DrillFault("refuses everything as server busy", {"rate": 0.0}, _BUSY_IS_FAILURE, 12.0),
     "dependency": DrillFault(
         "refuses every send as server busy, since its storage is throttled; receivers are served",

@@ -239,7 +239,7 @@ class Rehearsal:
         self._say("report", f"node {said['node']} failed, with {failed}: {said['summary']}; restarted from the journal")
 
     async def _healthy_again(self) -> None:
-        """Wait until pings have brought every entity back (P21, P31)."""
+        """Wait until pings have brought every entity back."""
         deadline = time.monotonic() + RETURN_S
         while not self.timeline.is_healthy:
             if time.monotonic() > deadline:

@@ -90,7 +90,7 @@ class Comparison:
 
 
 def foreseen(plan: DrillPlan) -> Estimate:
-    """What the calculator says of the plan (P53), as if `pairbus cost estimate` had been asked before."""
+    """What the calculator says of the plan, as if `pairbus cost estimate` had been asked before."""
     return estimate(
         queues=plan.backlog_queues,
         syphons=1,
@@ -110,7 +110,7 @@ def compared(plan: DrillPlan, before: Estimate, cost: CostSummary) -> list[Compa
     slack = round(plan.rate_per_s * (plan.ping_s + plan.drill_fault.notice_s)) + plan.entity_count
     allowed = {
         "pings": 3 * plan.entity_count,
-        # A link that ends while it waits is an empty receive (P51), and every drain ends its links.
+        # A link that ends while it waits is an empty receive, and every drain ends its links.
         "idle-polls": 4 * plan.backlog_queues,
     }
     terms = cost["terms"]

@@ -26,7 +26,7 @@ from pairbus.pairing.events import Event, PingFailed, PingSucceeded, StateChange
 from pairbus.pairing.observers import Observer, RouteWord
 
 TELL_S: Final = 0.25
-#: One receive waits so long; each that ends with nothing is an operation on the bill (P51).
+#: One receive waits so long; each that ends with nothing is an operation on the bill.
 WAIT_S: Final = 20.0
 #: A receiver that a fault has cut is made anew after so long; one that hangs is given up after so long.
 AGAIN_S: Final = 0.3
@@ -162,7 +162,7 @@ async def receive(settings: dict[str, Any], client: ServiceBusClient, enough: En
 
 
 async def _receive_from(client: ServiceBusClient, entity: dict[str, Any], received: Received) -> None:
-    """Receive for ever; during an outage receivers fail as with the bare SDK (P54), so they are made anew."""
+    """Receive for ever; during an outage receivers fail as with the bare SDK, so they are made anew."""
     name = entity["name"]
     while True:
         try:

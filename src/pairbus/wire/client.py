@@ -78,7 +78,7 @@ class WireClient:
         """`credential`: SharedKey, SharedSignature or an object with get_token go through `$cbs`; Login is SASL PLAIN;
         None is ANONYMOUS with no `$cbs`. `timeout` bounds each call that is given none, `connect_timeout` TCP, TLS,
         SASL and open together. A peer that is silent for twice `idle_timeout` is taken for dead. `cause`: for whose
-        sake it works, said when it connects, so that our broker can bill it (P51)."""
+        sake it works, said when it connects, so that our broker can bill it."""
         if (ca_file is not None or ssl_context is not None) and not tls:
             raise ValueError("ca_file and ssl_context are for TLS, which is off (UseDevelopmentEmulator=true)")
         if ca_file is not None and ssl_context is not None:

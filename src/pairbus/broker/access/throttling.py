@@ -1,4 +1,4 @@
-"""Decides when a request is denied as server busy: thresholds on an entity, on a namespace and on the node (P47). Pure.
+"""Decides when a request is denied as server busy: thresholds on an entity, on a namespace and on the node. Pure.
 
 A threshold has a measure, a target (an entity, or None for the namespace) and a limit. Those of a rate have a bucket of
 one second's worth; those of a level ask `read` how high it is now. Thresholds that stand in the configuration are
@@ -40,7 +40,7 @@ FILTERS: Final = "filters"
 
 _ALL: Final = frozenset(("send", "receive", "manage"))
 _WRITES: Final = frozenset(("send", "manage"))
-# The service's own words: clients and people look for the number (P24, P47).
+# The service's own words: clients and people look for the number.
 _BUSY: Final = (
     "The request was terminated because the entity is being throttled. Error code : 50009. "
     "Please wait 2 seconds and try again. ({why}.)"

@@ -94,7 +94,7 @@ class AmqpConnection(asyncio.Protocol):
         self.host = host
         self.loop = host.loop
         self.authorization = Authorization()
-        #: For whose sake it works, as it said when it opened (P51).
+        #: For whose sake it works, as it said when it opened.
         self.cause = APP
         #: Which SDK it is, as it said when it opened; empty where it did not.
         self.product = ""
@@ -397,7 +397,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def _check_idle(self, after_s: float) -> None:
         """Detach links on which nothing has moved for so long, as the service does; a receiver that has asked for
-        messages and waits for them is not idle (P37)."""
+        messages and waits for them is not idle."""
         now = self.loop.time()
         seen: dict[Link, tuple[int, float]] = {}
         for link in self.links():

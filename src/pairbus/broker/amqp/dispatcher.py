@@ -1,6 +1,6 @@
 """Delivers the messages of one queue, or of one session, to the receivers that have credit, in turn.
 
-Competing receivers share the load (P45): while several have credit each gets a few at a time. One run of the loop
+Competing receivers share the load: while several have credit each gets a few at a time. One run of the loop
 delivers a bounded number, so that a deep queue with a fast receiver does not starve everyone else.
 """
 

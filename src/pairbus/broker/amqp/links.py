@@ -280,7 +280,7 @@ class SourceNode:
         return min(granted - self._reserved, _UNSETTLED_MAX - len(self.unsettled))
 
     def note_grant(self) -> None:
-        """Record an empty receive (P51) where the client asks for messages again and got none since it did before."""
+        """Record an empty receive where the client asks for messages again and got none since it did before."""
         if self._grants != self.link.grants:
             self._grants = self.link.grants
             self._end_wait()

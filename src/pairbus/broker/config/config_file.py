@@ -310,7 +310,7 @@ def _quotas(table: Table, of_tier: Quotas) -> Quotas:
 
 
 def _throttling(table: Table, measures: Iterable[str]) -> dict[str, float]:
-    """Read the thresholds of a namespace or entity, by measure (P47)."""
+    """Read the thresholds of a namespace or entity, by measure."""
     inner = table.table("Throttling") if table.form is TOML else None
     if inner is None:
         return {}

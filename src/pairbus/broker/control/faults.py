@@ -1,4 +1,4 @@
-"""Decides which faults are in force on a namespace, and what they do to an operation (P46–P48). Pure.
+"""Decides which faults are in force on a namespace, and what they do to an operation. Pure.
 
 Decides: whether a namespace or an entity is out of reach or silent, whether an operation is refused and with which
 words, how late it is answered, whether a send is lost or its answer. Does not close sockets, delay frames or read a
@@ -23,7 +23,7 @@ lock its user out.
                  answered; when it ends, connections
                  on which one hung are cut
     storage-stall  what the journal does in its       -                                  (late)
-                 folder does not return (P48)
+                 folder does not return
     crash-entity -                                     its state fails: answers are       entity (delay)
                                                        `delay` seconds late, then it is
                                                        rebuilt from the journal
@@ -32,7 +32,7 @@ lock its user out.
 Sends are messages on a link and those scheduled over `$management`.
 
 A fault on an entity covers its sub-queues and nodes (`orders/$DeadLetterQueue`, `orders/$management`,
-`news/Subscriptions/all`). unreachable and black-hole may be for one `client` alone (P50): its address, or the name of
+`news/Subscriptions/all`). unreachable and black-hole may be for one `client` alone: its address, or the name of
 the key that it uses. no-send, no-receive and unreachable may be for one `partition` alone, of an entity or of all that
 are partitioned: messages without a key pass it over, those with a key of it are refused as server busy, and what it
 holds is not received until the fault ends. A second fault of the same kind on the same target replaces the first;
@@ -364,11 +364,11 @@ class Faults:
         self._throttling.shift(seconds)
 
     def cuts_off(self, clients: Iterable[str], now: float) -> bool:
-        """Return whether one of these, the names of one client, is cut off (P50)."""
+        """Return whether one of these, the names of one client, is cut off."""
         return self._is_for_one_of("unreachable", clients, now)
 
     def silences(self, clients: Iterable[str], now: float) -> bool:
-        """Return whether one of these, the names of one client, hears nothing (P50)."""
+        """Return whether one of these, the names of one client, hears nothing."""
         return self._is_for_one_of("black-hole", clients, now)
 
     def _is_for_one_of(self, kind: str, clients: Iterable[str], now: float) -> bool:

@@ -46,7 +46,7 @@ from .content_checks import (
 )
 from .records import PAIRS_MAX
 
-#: What a paired client probes with (P31, P32).
+#: What a paired client probes with.
 PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 ID_CHARS_MAX: Final = 128
 #: Of what abandoning and dead-lettering lay over the application properties; the service's bound for all of them.

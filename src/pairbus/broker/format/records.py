@@ -11,7 +11,7 @@ that they are of a version and shape that this code knows (`RecordError`): a lat
     4 ENQUEUE  id u32, count u32, count × entry [, seen]                    there as said, replacing what was known
     5 REMOVE   id u32, n × sequence u64                                     gone
     6 UPDATE   id u32, count u32, count × update                            as said from now on: absolute values
-    7 PING     id u32, the ping itself                                      none (P32)
+    7 PING     id u32, the ping itself                                      none
     8 ACTIVATED  id u32, n × (old sequence u64, new sequence u64,           a scheduled message is active, under the
                enqueued at f64, expires at f64)                             new number
     9 SESSION  id u32, updated at f64, session length u16, state            the state of a session; the last one told

@@ -127,7 +127,7 @@ class QueueEntity:
         self.renumbered = Renumbered()
         self.deleting = False
         self.deleted = False
-        #: Why nothing can be done with it for now: it is rebuilt from the journal (P49). It is `deleting` then, too.
+        #: Why nothing can be done with it for now: it is rebuilt from the journal. It is `deleting` then, too.
         self.suspended: Refusal | None = None
         #: As RECOPIED, for a deletion that is being written.
         self.recopied = False

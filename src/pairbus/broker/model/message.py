@@ -9,7 +9,7 @@
     RECOPIED   the same, and compaction copied it meanwhile: the record now stands before the copy and is written again
     OVERDUE    aside: the disk refused its expiry, or its dead-   overdue → SETTLING, a clock set back → READY
                lettering after the last delivery
-    LATE       aside: the store stalled when it came (P48)        release_late → READY
+    LATE       aside: the store stalled when it came                  release_late → READY
     GONE       nowhere
 
 Its `home` is where it returns to from a lock or from a record that could not be written: READY, DEFERRED or SCHEDULED.

@@ -112,7 +112,7 @@ class MessageQueue:
         self.resident_bytes = 0
         #: Why nobody can receive from it: its entity is disabled, or it forwards its messages.
         self.refuses_receives: Refusal | None = None
-        #: Whether what comes now is kept from receivers, and what was and is to be released (P48).
+        #: Whether what comes now is kept from receivers, and what was and is to be released.
         self.holds_back = False
         self.late: deque[Message] = deque()
         #: Called when messages become available: by its receivers' dispatcher, or by what forwards them.

@@ -1,4 +1,4 @@
-"""Decides on which node of a namespace each of its entities is (P49). Pure.
+"""Decides on which node of a namespace each of its entities is. Pure.
 
 A node is a group of entities that fail together; all of them are in one process. Each queue or topic, with all that
 belongs to it, has an order of the nodes of its own, made from its name. It is on the first of them and, each time that

@@ -3,7 +3,7 @@
 Which subscriptions get a copy is decided in topic.py and rules.py when the message is published: at once or, if it is
 scheduled, when it is due; until then it waits on the topic. What an action of a rule has changed is one more body in
 the same record, with a single copy (publish_record.py). What no subscription takes is checked and confirmed like the
-rest, and stored nowhere. A ping goes as far as the disk and reaches nobody (P32).
+rest, and stored nowhere. A ping goes as far as the disk and reaches nobody.
 
 A record is laid out, and its copies enter their queues, in slices (slices.py). What is sent to a topic keeps its order
 all the while: one record after the other is laid out, written, and entered.

@@ -96,7 +96,7 @@ class Registry(StoreOperations):
             self._set_down(entity)
 
     def set_late(self, *, holds_back: bool, releases: bool) -> None:
-        """Keep what comes from now on from receivers (`holds_back`), and release what was kept from them (P48)."""
+        """Keep what comes from now on from receivers (`holds_back`), and release what was kept from them."""
         if holds_back != self._holds_back:
             self._holds_back = holds_back
             for entity in list(self._store.by_id.values()):

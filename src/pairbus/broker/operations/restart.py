@@ -1,4 +1,4 @@
-"""Restart operations: entities are suspended, rebuilt from the journal, and served again (P49).
+"""Restart operations: entities are suspended, rebuilt from the journal, and served again.
 
 What was answered is in the journal, and what is in memory is thrown away: locks are free, as after a restart of the
 broker, and transactions that are not committed are rolled back. A topic is restarted with its subscriptions, as they

@@ -1,4 +1,4 @@
-"""Says in which points the state of entities in memory differs from what the journal says (P49). Pure.
+"""Says in which points the state of entities in memory differs from what the journal says. Pure.
 
 Bounded: the first differences of each entity are named, and the others are counted.
 """

@@ -1,4 +1,4 @@
-"""Writes what a namespace still holds into its ledger as `left` lines: at a clean end, and on request (P51).
+"""Writes what a namespace still holds into its ledger as `left` lines: at a clean end, and on request.
 
 A shell: a slice of messages in each turn of the loop, so that other clients hardly notice; the ledger's
 own buffer bounds the memory. At the end of a broker time is bounded too: what could not be written in it is a gap,

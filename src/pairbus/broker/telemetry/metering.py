@@ -1,4 +1,4 @@
-"""Counts billable operations, their 64 KB units and bytes, by entity, operation and cause (P51). Pure.
+"""Counts billable operations, their 64 KB units and bytes, by entity, operation and cause. Pure.
 
 pairbus.billing says what counts; the ledger's lines of the same operations add up to the same figures,
 to the operation, unit and byte.

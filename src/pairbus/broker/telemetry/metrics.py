@@ -193,7 +193,7 @@ class _Page:
             yield labels, getattr(counters, attribute)
 
     def _metered(self) -> Iterable[tuple[str, str, Iterable[Sample]]]:
-        """Yield the families of what is billed (P51); docs/reference/metering.md says what counts as an operation."""
+        """Yield the families of what is billed; docs/reference/metering.md says what counts as an operation."""
         rows = list(self._counters.meter.rows())
         help_text = "Billable operations by entity, operation and cause."
         yield "operations_total", help_text, ((_billed(self._name, key), usage.operations) for key, usage in rows)

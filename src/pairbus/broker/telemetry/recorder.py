@@ -1,4 +1,4 @@
-"""Records what a namespace does: always in its counters, and in its ledger where one is kept (P51).
+"""Records what a namespace does: always in its counters, and in its ledger where one is kept.
 
 The links report here what they did; nothing is decided. With the ledger off a report is a few additions; with
 it on, each message costs one read of its properties for the id, and one line. What is counted as an operation is
@@ -285,7 +285,7 @@ class Recorder:
 
 
 def _identity(payload: bytes) -> tuple[str | None, bool]:
-    """Return the message's id as text, and whether it is a ping (P31)."""
+    """Return the message's id as text, and whether it is a ping."""
     try:
         properties = read_properties(payload, split(payload))
     except AmqpError:
