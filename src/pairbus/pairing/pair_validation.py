@@ -71,7 +71,7 @@ def check(
     managed: NamespaceIdentity | None = None,
     manager_is_async: bool | None = None,
 ) -> SendAvailabilityPairedNamespaceOptions:
-    """Return the options if they can be used here, else raise. `managed` is the namespace of the administration client."""
+    """Return the options if they can be used, else raise. `managed` is the namespace of the administration client."""
     if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
         kind = "the base class" if type(options) is PairedNamespaceOptions else f"a {type(options).__name__}"
         kind = "None" if options is None else kind

@@ -1,8 +1,8 @@
 """Reads one backlog queue for the engine, and settles the messages that came from it.
 
 A shell. Idle, it holds one long poll: credit is granted once, and again after a quarter of an hour without a
-message. Messages are settled on the link that delivered them; where that is gone, by their lock tokens. What is done with
-a message is decided in `transfer_state`.
+message. Messages are settled on the link that delivered them; where that is gone, by their lock tokens. What is done
+with a message is decided in `transfer_state`.
 """
 
 from __future__ import annotations
