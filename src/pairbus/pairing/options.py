@@ -1,8 +1,9 @@
 """The options of a pairing: their names, defaults and bounds, and `Settings`, their checked values.
 
-`OPTIONS` is the one table: the constructor checks by it and docs/reference/options.md is printed from it. The sync and
-the async client take the same class. This module decides what each option may hold, and that one options object serves
-one pairing.
+An option is one row of `_Options`: the attributes, the constructor, its checks and `Settings` follow from it, and
+docs/reference/options.md is printed from it. Its type stands once more in `PairingOptions`, since type checkers take
+keywords from nothing else. The sync and the async client take the same class. This module decides what each option may
+hold, and that one options object serves one pairing.
 
 Pure.
 """
@@ -10,63 +11,49 @@ Pure.
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import Field, field, make_dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Never, Self, TypedDict, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    Literal,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    get_type_hints,
+    overload,
+)
 
 from pairbus.pairing.errors import AlreadyPaired, InvalidOptions
 from pairbus.pairing.routing.patience import Brownout
 from pairbus.pairing.routing.verdicts import DEFAULT, Classifier
 
+ReadT = TypeVar("ReadT")
+GivenT = TypeVar("GivenT")
+ChoiceT = TypeVar("ChoiceT", bound=str)
+
 Seconds = float | timedelta
 #: Where the control file is, or what returns its text, or the mapping that it would hold.
 ControlFile = Path | Callable[[], "str | bytes | Mapping[str, str]"]
 Profile = Literal["as-described", "interactive"]
+RaiseOrDegrade = Literal["raise", "degrade"]
+RaiseOrDivert = Literal["raise", "divert"]
+WaitOrDivert = Literal["wait", "divert"]
+Probe = Literal["ping", "trial"]
+Engine = Literal["spark", "in-process"]
+PatienceName = Literal["half", "adaptive"]
 QUEUES_MAX: Final = 1000
 _SHOWN_CHARS_MAX: Final = 40
 # The queue's name, `{primary}/x-servicebus-transfer/{i}`, has room for 260 characters.
 PRIMARY_NAME_CHARS_MAX: Final = 230
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The checked values of the options, every time as a float of seconds."""
-
-    backlog_queue_count: int = 10
-    failover_interval: float = 60.0
-    enable_syphon: bool = False
-    ping_primary_interval: float = 60.0
-    send_timeout: float = 60.0
-    backlog_retry_interval: float = 30.0
-    primary_name: str | None = None
-    on_secondary_unavailable: Literal["raise", "degrade"] = "raise"
-    while_suspect: Literal["raise", "divert"] = "raise"
-    when_unreachable: Literal["divert", "raise"] = "divert"
-    while_throttled: Literal["wait", "divert"] = "wait"
-    probe: Literal["ping", "trial"] = "ping"
-    pings_to_return: int = 1
-    classifier: Classifier = DEFAULT
-    busy_failover_after: float | None = None
-    assign_message_id: bool = True
-    check_aliases: bool = True
-    check_size: bool = True
-    count_backlog_time: bool = False
-    mark_diverted: bool = False
-    syphon_engine: Literal["spark", "in-process"] = "spark"
-    syphon_spark: Any = None
-    syphon_master: str | None = None
-    syphon_checkpoint: str | None = None
-    fault_partner: bool = True
-    ledger: Path | None = None
-    return_ramp: float = 0.0
-    control_file: ControlFile | None = None
-    profile: Profile = "as-described"
-    primary_patience: float | Literal["half", "adaptive"] = "half"
-    warm_backlog: bool = True
-    brownout: Brownout | None = None
 
 
 #: What each profile sets; an option that is given itself overrides it.
@@ -82,25 +69,18 @@ PROFILES: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An option. `checked` turns a value into what `Settings` holds, or raises ValueError for what is not `allowed`."""
+class Check(Generic[ReadT, GivenT]):
+    """What an option may hold, in words, and the function that turns a given value into what `Settings` holds.
 
-    name: str
-    allowed: str
-    checked: Callable[[Any], Any]
-    meaning: str
-    requirement: str
+    It raises ValueError, TypeError or OverflowError for a value that is not allowed.
+    """
 
-    @property
-    def default(self) -> Any:
-        return _DEFAULTS[self.name]
+    def __init__(self, allowed: str, checked: Callable[[Any], ReadT]) -> None:
+        self.allowed = allowed
+        self.checked = checked
 
 
-_DEFAULTS: Final = {field.name: field.default for field in fields(Settings)}
-
-
-def _seconds(low: float, high: float) -> Callable[[Any], float]:
+def _seconds(low: float, high: float) -> Check[float, Seconds]:
     def checked(value: Any) -> float:
         if isinstance(value, timedelta):
             value = value.total_seconds()
@@ -110,42 +90,45 @@ def _seconds(low: float, high: float) -> Callable[[Any], float]:
             raise ValueError
         return float(value)
 
-    return checked
+    return Check(f"seconds or timedelta, {low:g} to {high:g} ({high / 60:g} minutes)", checked)
 
 
-def _or_none(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else check(value)
+def _or_none(check: Check[ReadT, GivenT], words: str = ", or None") -> Check[ReadT | None, GivenT | None]:
+    return Check(check.allowed + words, lambda value: None if value is None else check.checked(value))
 
 
-def _whole(low: int, high: int) -> Callable[[Any], int]:
+def _whole(low: int, high: int) -> Check[int, int]:
     def checked(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise ValueError
         return int(value)
 
-    return checked
+    return Check(f"a whole number, {low} to {high}", checked)
 
 
-def _flag(value: Any) -> bool:
+def _true_or_false(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError
     return value
 
 
-def _one_of(*choices: str) -> Callable[[Any], str]:
-    def checked(value: Any) -> str:
+_FLAG: Final[Check[bool, bool]] = Check("True or False", _true_or_false)
+
+
+def _one_of(*choices: ChoiceT) -> Check[ChoiceT, ChoiceT]:
+    def checked(value: Any) -> ChoiceT:
         if not isinstance(value, str) or value not in choices:
             raise ValueError
         return value
 
-    return checked
+    return Check(" or ".join(f'"{choice}"' for choice in choices), checked)
 
 
-def _function(value: Any) -> Classifier:
+def _function(value: Any) -> Any:
     # A class is callable too, but calling it makes an object, not a verdict.
     if not callable(value) or isinstance(value, type):
         raise ValueError
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 _LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
@@ -168,10 +151,7 @@ def _folder(value: Any) -> Path:
 
 
 def _control_file(value: Any) -> ControlFile:
-    return _function(value) if callable(value) else _folder(value)  # type: ignore[return-value]
-
-
-_TIME = "seconds or timedelta, "
+    return _function(value) if callable(value) else _folder(value)
 
 
 def _text(value: Any) -> str:
@@ -180,14 +160,18 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _session_or_none(value: Any) -> Any:
-    if value is not None and not hasattr(value, "sparkContext"):
+def _session(value: Any) -> Any:
+    if not hasattr(value, "sparkContext"):
         raise ValueError
     return value
 
 
-def _patience(value: Any) -> float | str:
-    return value if value in ("half", "adaptive") else _seconds(0.05, 3600)(value)
+_PATIENCE_S: Final = _seconds(0.05, 3600)
+_SLOWER_THAN_S: Final = _seconds(0.001, 3600)
+
+
+def _patience(value: Any) -> float | PatienceName:
+    return value if value in ("half", "adaptive") else _PATIENCE_S.checked(value)
 
 
 def _brownout(value: Any) -> Brownout:
@@ -196,107 +180,199 @@ def _brownout(value: Any) -> Brownout:
     share, sends, slower_than = value
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
         raise ValueError
-    return Brownout(float(share), _whole(5, 1000)(sends), _seconds(0.001, 3600)(slower_than))
+    return Brownout(float(share), _whole(5, 1000).checked(sends), _SLOWER_THAN_S.checked(slower_than))
 
 
-OPTIONS: Final[tuple[Option, ...]] = (
-    Option("backlog_queue_count", f"a whole number, 1 to {QUEUES_MAX}", _whole(1, QUEUES_MAX),
-           "How many backlog queues to find or make. After pairing the options' attribute of that name is how many"
-           " there are.", "P2, P5"),
-    Option("failover_interval", _TIME + "0 to 3600 (60 minutes)", _seconds(0, 3600),
-           "How long an entity may fail, with no send that succeeds, before it fails over. 0: at the first failure,"
-           " and the message that failed goes to the backlog.", "P2, P16, P17"),
-    Option("enable_syphon", "True or False", _flag,
-           "Run the syphon in this process: for receiving applications. At least one process must.", "P2, P38"),
-    Option("ping_primary_interval", _TIME + "1 to 1800 (30 minutes)", _seconds(1, 1800),
-           "The time between pings; the first one of a failover comes after a random part of it.", "P2, P31"),
-    Option("send_timeout", _TIME + "0.1 to 3600 (60 minutes)", _seconds(0.1, 3600),
-           "The time that a send may take where the caller gives no `timeout`. The primary gets at most half of it.",
-           "P2, P19"),
-    Option("backlog_retry_interval", _TIME + "0.1 to 3600 (60 minutes)", _seconds(0.1, 3600),
-           "How long a backlog queue that failed stays out of the rotation before one message tries it again.", "P13"),
-    Option("primary_name",
-           f"letters, digits, and . - _ between them, up to {PRIMARY_NAME_CHARS_MAX} characters, or None",
-           _or_none(primary_label),
-           "The first part of the backlog queues' names. None: the first label of the primary's host; must be given"
-           " where that is an IP address or localhost.", "P8"),
-    Option("on_secondary_unavailable", '"raise" or "degrade"', _one_of("raise", "degrade"),
-           "What pairing does when the secondary can't be set up: raise, or start unprotected, go on trying and tell.",
-           "P3"),
-    Option("while_suspect", '"raise" or "divert"', _one_of("raise", "divert"),
-           "What happens to a message that fails before the entity has failed over: the caller sees the failure, or"
-           " the message goes to the backlog.", "P17"),
-    Option("when_unreachable", '"divert" or "raise"', _one_of("divert", "raise"),
-           "What happens to messages while the primary answers pings with a refusal (entity deleted, disabled, access"
-           " lost).", "P34"),
-    Option("while_throttled", '"wait" or "divert"', _one_of("wait", "divert"),
-           "What happens to messages in the ten seconds after the primary said that it is busy: they wait, where their"
-           " time allows, or go to the backlog. The entity does not fail over by that, and the primary is tried again"
-           " afterwards.", "P24"),
-    Option("probe", '"ping" or "trial"', _one_of("ping", "trial"),
-           "How to find out that the primary works again: with a ping, or with one real message that has the backlog"
-           " behind it.", "P31"),
-    Option("pings_to_return", "a whole number, 1 to 100", _whole(1, 100),
-           "How many pings in a row must succeed before messages go to the primary again.", "P35"),
-    Option("classifier", "a function from an exception to a Verdict, or DEFAULT or AS_DESCRIBED", _function,
-           "Which failures count towards a failover: see [verdicts](verdicts.md).", "P18"),
-    Option("busy_failover_after", _TIME + "0 to 3600 (60 minutes), or None", _or_none(_seconds(0, 3600)),
-           "Server busy for longer than this counts as a failure. None: never.", "P24"),
-    Option("assign_message_id", "True or False", _flag,
-           "Give every message without an id one before the first try, so that duplicate detection can remove"
-           " further copies of a message whose outcome was unknown.", "P20"),
-    Option("check_aliases", "True or False", _flag,
-           "Refuse a message that carries an alias of ours (`x-ms-path` …) already, before it is sent anywhere. False:"
-           " it goes to the primary as it is, and loses its own aliases on the detour.", "P29"),
-    Option("check_size", "True or False", _flag,
-           "Warn, at the healthy send already, of a message that would be too large for the backlog.", "P30"),
-    Option("count_backlog_time", "True or False", _flag,
-           "The syphon of this process takes the time spent in the backlog off a message's time to live. False: it"
-           " starts anew on delivery to the primary.", "P28"),
-    Option("mark_diverted", "True or False", _flag,
-           "Diverted messages carry `x-pairbus-diverted-at`, which their receivers see.", "P28"),
-    Option("syphon_engine", '"spark" or "in-process"', _one_of("spark", "in-process"),
-           "What the syphon of this process runs on.", "P38"),
-    Option("syphon_spark", "a SparkSession, or None", _session_or_none,
-           "The application's Spark session, for the syphon's query: it is neither changed nor stopped. None: the one"
-           " that the process has, else one of our own.", "P44"),
-    Option("syphon_master", "the URL of a Spark master, or None", _or_none(_text),
-           "Where a session of our own runs. None: on this machine.", "P38"),
-    Option("syphon_checkpoint", "a folder or URL, or None", _or_none(_text),
-           "Where the syphon's query keeps its progress. None: a folder that goes with it; nothing is lost with that.",
-           "P38"),
-    Option("fault_partner", "True or False", _flag,
-           "When one client of the pair closes or faults, the other one is faulted within five seconds. False: the"
-           " syphon stops, tells, and tries again.", "P43"),
-    Option("ledger", "a folder, or None", _or_none(_folder),
-           "Write what happens to a [ledger](ledger.md) in this folder.", "P51"),
-    Option("return_ramp", _TIME + "0 to 3600 (60 minutes)", _seconds(0, 3600),
-           "For fleets: the return to the primary is spread over this time. Each client draws its own moment for each"
-           " entity, and goes on sending to the backlog until then. 0: at once.", "P21"),
-    Option("control_file", "a file, or a function without arguments that returns its text or a mapping, or None",
-           _or_none(_control_file),
-           "Follow this file, by which an operator [pins entities](../how-to/switch-a-fleet.md) of many clients to"
-           " \"failed-over\" or \"healthy\". It is looked at every 5 seconds.", "P23"),
-    Option("profile", '"as-described" or "interactive"', _one_of(*PROFILES),
-           "A row of options for a purpose: see [the profiles](#profiles). An option that is given itself overrides its"
-           " profile.", "P2"),
-    Option("primary_patience", '"half", "adaptive", or ' + _TIME + "0.05 to 3600 (60 minutes)", _patience,
-           "How long the primary may be silent before a message goes to the backlog, where that is what comes next:"
-           " half of the caller's time, so many seconds, or a multiple of what the entity's sends took lately (never"
-           " under 0.25 s; half until 20 answers are known). With \"adaptive\" a link that must be opened is waited for"
-           " four times as long as this client's openings took lately, 3 s before it knows.", "P19"),
-    Option("warm_backlog", "True or False", _flag,
-           "Keep one link to a backlog queue open from pairing on, so that the first diverted message need not open"
-           " one.", "P19"),
-    Option("brownout",
-           "(share, sends, time): a share from 0 to below 1, a whole number from 5 to 1000, " + _TIME + "0.001 to 3600"
-           " (60 minutes); or None", _or_none(_brownout),
-           "An entity counts as failing when more than this share of its last so many sends took longer than this"
-           " time, although they succeeded. It returns after pings that were faster. None: only failures count.",
-           "P24"),
-)  # fmt: skip
+class Option(Generic[ReadT, GivenT]):
+    """A row of the options: a default, what is allowed, and what it means.
 
+    As an attribute it is read as `Settings` holds it, and set to what the constructor takes, until pairing begins.
+    """
+
+    def __init__(self, default: GivenT, check: Check[ReadT, GivenT], meaning: str) -> None:
+        self.default = default
+        self.allowed = check.allowed
+        self.checked = check.checked
+        self.meaning = self.__doc__ = meaning
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, options: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, options: object, owner: type) -> ReadT: ...
+    def __get__(self, options: Any, owner: type) -> ReadT | Self:
+        return self if options is None else getattr(options.settings, self.name)
+
+    def __set__(self, options: Any, value: GivenT) -> None:
+        options._set(self.name, value)
+
+
+class _Options:
+    """The rows, in the order of the documentation and of the constructor."""
+
+    # fmt: off
+    backlog_queue_count = Option(10, _whole(1, QUEUES_MAX),
+        "How many backlog queues to find or make. After pairing the options' attribute of that name is how many"
+        " there are.")
+    failover_interval = Option(60, _seconds(0, 3600),
+        "How long an entity may fail, with no send that succeeds, before it fails over. 0: at the first failure,"
+        " and the message that failed goes to the backlog.")
+    enable_syphon = Option(False, _FLAG,
+        "Run the syphon in this process: for receiving applications. At least one process must.")
+    ping_primary_interval = Option(60, _seconds(1, 1800),
+        "The time between pings; the first one of a failover comes after a random part of it.")
+    send_timeout = Option(60, _seconds(0.1, 3600),
+        "The time that a send may take where the caller gives no `timeout`. The primary gets at most half of it.")
+    backlog_retry_interval = Option(30, _seconds(0.1, 3600),
+        "How long a backlog queue that failed stays out of the rotation before one message tries it again.")
+    primary_name = Option(None, _or_none(Check[str, str](
+        f"letters, digits, and . - _ between them, up to {PRIMARY_NAME_CHARS_MAX} characters", primary_label)),
+        "The first part of the backlog queues' names. None: the first label of the primary's host; must be given"
+        " where that is an IP address or localhost.")
+    on_secondary_unavailable = Option[RaiseOrDegrade, RaiseOrDegrade]("raise", _one_of("raise", "degrade"),
+        "What pairing does when the secondary can't be set up: raise, or start unprotected, go on trying and tell.")
+    while_suspect = Option[RaiseOrDivert, RaiseOrDivert]("raise", _one_of("raise", "divert"),
+        "What happens to a message that fails before the entity has failed over: the caller sees the failure, or"
+        " the message goes to the backlog.")
+    when_unreachable = Option[RaiseOrDivert, RaiseOrDivert]("divert", _one_of("divert", "raise"),
+        "What happens to messages while the primary answers pings with a refusal (entity deleted, disabled, access"
+        " lost).")
+    while_throttled = Option[WaitOrDivert, WaitOrDivert]("wait", _one_of("wait", "divert"),
+        "What happens to messages in the ten seconds after the primary said that it is busy: they wait, where their"
+        " time allows, or go to the backlog. The entity does not fail over by that, and the primary is tried again"
+        " afterwards.")
+    probe = Option[Probe, Probe]("ping", _one_of("ping", "trial"),
+        "How to find out that the primary works again: with a ping, or with one real message that has the backlog"
+        " behind it.")
+    pings_to_return = Option(1, _whole(1, 100),
+        "How many pings in a row must succeed before messages go to the primary again.")
+    classifier = Option[Classifier, Classifier](DEFAULT, Check(
+        "a function from an exception to a Verdict, or DEFAULT or AS_DESCRIBED", _function),
+        "Which failures count towards a failover: see [verdicts](verdicts.md).")
+    busy_failover_after = Option(None, _or_none(_seconds(0, 3600)),
+        "Server busy for longer than this counts as a failure. None: never.")
+    assign_message_id = Option(True, _FLAG,
+        "Give every message without an id one before the first try, so that duplicate detection can remove"
+        " further copies of a message whose outcome was unknown.")
+    check_aliases = Option(True, _FLAG,
+        "Refuse a message that carries an alias of ours (`x-ms-path` …) already, before it is sent anywhere. False:"
+        " it goes to the primary as it is, and loses its own aliases on the detour.")
+    check_size = Option(True, _FLAG,
+        "Warn, at the healthy send already, of a message that would be too large for the backlog.")
+    count_backlog_time = Option(False, _FLAG,
+        "The syphon of this process takes the time spent in the backlog off a message's time to live. False: it"
+        " starts anew on delivery to the primary.")
+    mark_diverted = Option(False, _FLAG,
+        "Diverted messages carry `x-pairbus-diverted-at`, which their receivers see.")
+    syphon_engine = Option[Engine, Engine]("spark", _one_of("spark", "in-process"),
+        "What the syphon of this process runs on.")
+    syphon_spark = Option(None, _or_none(Check[Any, Any]("a SparkSession", _session)),
+        "The application's Spark session, for the syphon's query: it is neither changed nor stopped. None: the one"
+        " that the process has, else one of our own.")
+    syphon_master = Option(None, _or_none(Check[str, str]("the URL of a Spark master", _text)),
+        "Where a session of our own runs. None: on this machine.")
+    syphon_checkpoint = Option(None, _or_none(Check[str, str | Path]("a folder or URL", _text)),
+        "Where the syphon's query keeps its progress. None: a folder that goes with it; nothing is lost with that.")
+    fault_partner = Option(True, _FLAG,
+        "When one client of the pair closes or faults, the other one is faulted within five seconds. False: the"
+        " syphon stops, tells, and tries again.")
+    ledger = Option(None, _or_none(Check[Path, str | Path]("a folder", _folder)),
+        "Write what happens to a [ledger](ledger.md) in this folder.")
+    return_ramp = Option(0, _seconds(0, 3600),
+        "For fleets: the return to the primary is spread over this time. Each client draws its own moment for each"
+        " entity, and goes on sending to the backlog until then. 0: at once.")
+    control_file = Option(None, _or_none(Check[ControlFile, str | ControlFile](
+        "a file, or a function without arguments that returns its text or a mapping", _control_file)),
+        "Follow this file, by which an operator [pins entities](../how-to/switch-a-fleet.md) of many clients to"
+        " \"failed-over\" or \"healthy\". It is looked at every 5 seconds.")
+    profile = Option[Profile, Profile]("as-described", _one_of("as-described", "interactive"),
+        "A row of options for a purpose: see [the profiles](#profiles). An option that is given itself overrides its"
+        " profile.")
+    primary_patience = Option[float | PatienceName, Seconds | PatienceName]("half", Check(
+        f'"half", "adaptive", or {_PATIENCE_S.allowed}', _patience),
+        "How long the primary may be silent before a message goes to the backlog, where that is what comes next:"
+        " half of the caller's time, so many seconds, or a multiple of what the entity's sends took lately (never"
+        " under 0.25 s; half until 20 answers are known). With \"adaptive\" a link that must be opened is waited for"
+        " four times as long as this client's openings took lately, 3 s before it knows.")
+    warm_backlog = Option(True, _FLAG,
+        "Keep one link to a backlog queue open from pairing on, so that the first diverted message need not open"
+        " one.")
+    brownout = Option(None, _or_none(Check[Brownout, tuple[float, int, Seconds]](
+        "(share, sends, time): a share from 0 to below 1, a whole number from 5 to 1000,"
+        f" {_SLOWER_THAN_S.allowed}", _brownout), "; or None"),
+        "An entity counts as failing when more than this share of its last so many sends took longer than this"
+        " time, although they succeeded. It returns after pings that were faster. None: only failures count.")
+    # fmt: on
+
+
+OPTIONS: Final[tuple[Option[Any, Any], ...]] = tuple(
+    each for each in vars(_Options).values() if isinstance(each, Option)
+)
 _BY_NAME: Final = {option.name: option for option in OPTIONS}
+
+if TYPE_CHECKING:
+
+    class Settings(_Options):
+        """The checked values of the options, every time as a float of seconds."""
+
+        __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+        def __init__(self, **values: Any) -> None: ...
+
+else:
+    Settings = make_dataclass(
+        "Settings",
+        [(option.name, Any, field(default=option.checked(option.default))) for option in OPTIONS],
+        namespace={"__doc__": "The checked values of the options, every time as a float of seconds."},
+        frozen=True, slots=True, kw_only=True,
+    )  # fmt: skip
+    Settings.__module__ = __name__
+
+_DEFAULTS: Final = Settings()
+
+
+class _ByPosition(TypedDict, total=False):
+    backlog_queue_count: int
+    failover_interval: Seconds
+    enable_syphon: bool
+
+
+class _ByName(TypedDict, total=False):
+    ping_primary_interval: Seconds
+    send_timeout: Seconds
+    backlog_retry_interval: Seconds
+    primary_name: str | None
+    on_secondary_unavailable: RaiseOrDegrade
+    while_suspect: RaiseOrDivert
+    when_unreachable: RaiseOrDivert
+    while_throttled: WaitOrDivert
+    probe: Probe
+    pings_to_return: int
+    classifier: Classifier
+    busy_failover_after: Seconds | None
+    assign_message_id: bool
+    check_aliases: bool
+    check_size: bool
+    count_backlog_time: bool
+    mark_diverted: bool
+    syphon_engine: Engine
+    syphon_spark: Any
+    syphon_master: str | None
+    syphon_checkpoint: str | Path | None
+    fault_partner: bool
+    ledger: str | Path | None
+    return_ramp: Seconds
+    control_file: str | ControlFile | None
+    profile: Profile
+    primary_patience: Seconds | PatienceName
+    warm_backlog: bool
+    brownout: tuple[float, int, Seconds] | None
+
+
+class PairingOptions(_ByPosition, _ByName, total=False):
+    """The options as keywords of `ServiceBusClient.paired` and of the options' class, for type checkers and editors."""
 
 
 def settings_from(values: Mapping[str, Any]) -> Settings:
@@ -339,103 +415,20 @@ def _no_option(name: str, known: Collection[str]) -> str:
     return f"there is no option {name!r}; {hint}"
 
 
-ReadT = TypeVar("ReadT")
-GivenT = TypeVar("GivenT")
-
-
-class _Attribute(Generic[ReadT, GivenT]):
-    """An option as an attribute: read as `Settings` holds it, given as the constructor takes it."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, options: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, options: PairedNamespaceOptions, owner: type) -> ReadT: ...
-    def __get__(self, options: PairedNamespaceOptions | None, owner: type) -> ReadT | Self:
-        return self if options is None else getattr(options.settings, self._name)
-
-    def __set__(self, options: PairedNamespaceOptions, value: GivenT) -> None:
-        options._set(self._name, value)
-
-
-class PairingOptions(TypedDict, total=False):
-    """The options as keywords of `ServiceBusClient.paired`, for type checkers and editors."""
-
-    backlog_queue_count: int
-    failover_interval: Seconds
-    enable_syphon: bool
-    ping_primary_interval: Seconds
-    send_timeout: Seconds
-    backlog_retry_interval: Seconds
-    primary_name: str | None
-    on_secondary_unavailable: Literal["raise", "degrade"]
-    while_suspect: Literal["raise", "divert"]
-    when_unreachable: Literal["divert", "raise"]
-    while_throttled: Literal["wait", "divert"]
-    probe: Literal["ping", "trial"]
-    pings_to_return: int
-    classifier: Classifier
-    busy_failover_after: Seconds | None
-    assign_message_id: bool
-    check_aliases: bool
-    check_size: bool
-    count_backlog_time: bool
-    mark_diverted: bool
-    syphon_engine: Literal["spark", "in-process"]
-    syphon_spark: Any
-    syphon_master: str | None
-    syphon_checkpoint: str | Path | None
-    fault_partner: bool
-    ledger: str | Path | None
-    return_ramp: Seconds
-    control_file: str | ControlFile | None
-    profile: Profile
-    primary_patience: Seconds | Literal["half", "adaptive"]
-    warm_backlog: bool
-    brownout: tuple[float, int, Seconds] | None
-
-
-class _ByProfile:
-    """A default that a profile may replace, told from the same value given by the caller; shown as that value."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __repr__(self) -> str:
-        return repr(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return bool(self.value == other)
-
-    def __hash__(self) -> int:
-        return hash(self.value)
-
-
-_INTERVAL: Final = cast(Seconds, _ByProfile(60))
-_PATIENCE: Final = cast(Literal["half"], _ByProfile("half"))
-_SEND_TIMEOUT: Final = cast(Seconds, _ByProfile(60))
-_WHILE_THROTTLED: Final = cast(Literal["wait"], _ByProfile("wait"))
-_WHILE_SUSPECT: Final = cast(Literal["raise"], _ByProfile("raise"))
-
-
 class PairedNamespaceOptions:
     """Options of every kind of pairing: the secondary namespace, and how long the primary may fail.
 
     Each option is an attribute too, which can be set until pairing begins.
     """
 
-    failover_interval = _Attribute[float, Seconds]()
+    failover_interval = _Options.failover_interval
 
     def __init__(
         self, secondary_namespace_manager: Any, messaging_factory: Any, failover_interval: Seconds = 60
     ) -> None:
-        self._take_secondary(secondary_namespace_manager, messaging_factory)
-        self._given: dict[str, Any] = {"failover_interval": failover_interval}
-        self._settings = settings_from(self._given)
+        self._begin(secondary_namespace_manager, messaging_factory, {"failover_interval": failover_interval})
 
-    def _take_secondary(self, manager: Any, client: Any) -> None:
+    def _begin(self, manager: Any, client: Any, given: dict[str, Any]) -> None:
         if not hasattr(client, "get_queue_sender"):
             swapped = " (is it the other argument?)" if hasattr(manager, "get_queue_sender") else ""
             raise InvalidOptions(
@@ -449,6 +442,8 @@ class PairedNamespaceOptions:
             )
         self._manager = manager
         self._client = client
+        self._given = given
+        self._settings = settings_from(given)
         self._asked: Settings | None = None
         # Popped by the one pairing that may use these options; a list's pop is one step for threads, too.
         self._unclaimed = [True]
@@ -509,102 +504,61 @@ class PairedNamespaceOptions:
         return not self._unclaimed
 
     def __repr__(self) -> str:
-        changed = [f"{name}={value!r}" for name, value in _values(self._settings).items() if value != _DEFAULTS[name]]
+        changed = [
+            f"{name}={value!r}"
+            for name in _BY_NAME
+            if (value := getattr(self._settings, name)) != getattr(_DEFAULTS, name)
+        ]
         used = ", in use" if self.claimed else ""
         return f"<{type(self).__name__} {', '.join(changed) or 'defaults'}{used}>"
 
 
-class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
+#: Of an argument that was not given: a profile may then set it.
+_NOT_GIVEN: Final[Any] = object()
+
+
+class SendAvailabilityPairedNamespaceOptions(_Options, PairedNamespaceOptions):
     """Sends go on through an outage of the primary, into backlog queues in the secondary namespace.
 
     What each option means: docs/reference/options.md. They can be set as attributes until pairing begins.
     """
 
-    backlog_queue_count = _Attribute[int, int]()
-    """How many queues were asked for; after pairing, how many were found or made."""
-    enable_syphon = _Attribute[bool, bool]()
-    ping_primary_interval = _Attribute[float, Seconds]()
-    send_timeout = _Attribute[float, Seconds]()
-    backlog_retry_interval = _Attribute[float, Seconds]()
-    primary_name = _Attribute[str | None, str | None]()
-    on_secondary_unavailable = _Attribute[str, Literal["raise", "degrade"]]()
-    while_suspect = _Attribute[str, Literal["raise", "divert"]]()
-    when_unreachable = _Attribute[str, Literal["divert", "raise"]]()
-    while_throttled = _Attribute[str, Literal["wait", "divert"]]()
-    probe = _Attribute[str, Literal["ping", "trial"]]()
-    pings_to_return = _Attribute[int, int]()
-    classifier = _Attribute[Classifier, Classifier]()
-    busy_failover_after = _Attribute[float | None, Seconds | None]()
-    assign_message_id = _Attribute[bool, bool]()
-    check_aliases = _Attribute[bool, bool]()
-    check_size = _Attribute[bool, bool]()
-    count_backlog_time = _Attribute[bool, bool]()
-    mark_diverted = _Attribute[bool, bool]()
-    syphon_engine = _Attribute[str, Literal["spark", "in-process"]]()
-    syphon_spark = _Attribute[Any, Any]()
-    syphon_master = _Attribute[str | None, str | None]()
-    syphon_checkpoint = _Attribute[str | None, str | Path | None]()
-    fault_partner = _Attribute[bool, bool]()
-    ledger = _Attribute[Path | None, str | Path | None]()
-    return_ramp = _Attribute[float, Seconds]()
-    control_file = _Attribute[ControlFile | None, str | ControlFile | None]()
-    profile = _Attribute[str, Profile]()
-    primary_patience = _Attribute[float | str, Seconds | Literal["half", "adaptive"]]()
-    warm_backlog = _Attribute[bool, bool]()
-    brownout = _Attribute[Brownout | None, tuple[float, int, Seconds] | None]()
-
     def __init__(
         self,
         secondary_namespace_manager: Any,
         messaging_factory: Any,
-        backlog_queue_count: int = 10,
-        failover_interval: Seconds = _INTERVAL,
-        enable_syphon: bool = False,
-        *,
-        ping_primary_interval: Seconds = 60,
-        send_timeout: Seconds = _SEND_TIMEOUT,
-        backlog_retry_interval: Seconds = 30,
-        primary_name: str | None = None,
-        on_secondary_unavailable: Literal["raise", "degrade"] = "raise",
-        while_suspect: Literal["raise", "divert"] = _WHILE_SUSPECT,
-        when_unreachable: Literal["divert", "raise"] = "divert",
-        while_throttled: Literal["wait", "divert"] = _WHILE_THROTTLED,
-        probe: Literal["ping", "trial"] = "ping",
-        pings_to_return: int = 1,
-        classifier: Classifier = DEFAULT,
-        busy_failover_after: Seconds | None = None,
-        assign_message_id: bool = True,
-        check_aliases: bool = True,
-        check_size: bool = True,
-        count_backlog_time: bool = False,
-        mark_diverted: bool = False,
-        syphon_engine: Literal["spark", "in-process"] = "spark",
-        syphon_spark: Any = None,
-        syphon_master: str | None = None,
-        syphon_checkpoint: str | Path | None = None,
-        fault_partner: bool = True,
-        ledger: str | Path | None = None,
-        return_ramp: Seconds = 0,
-        control_file: str | ControlFile | None = None,
-        profile: Profile = "as-described",
-        primary_patience: Seconds | Literal["half", "adaptive"] = _PATIENCE,
-        warm_backlog: bool = True,
-        brownout: tuple[float, int, Seconds] | None = None,
-        **unknown: Never,
+        backlog_queue_count: int = _NOT_GIVEN,
+        failover_interval: Seconds = _NOT_GIVEN,
+        enable_syphon: bool = _NOT_GIVEN,
+        **options: Unpack[_ByName],
     ) -> None:
-        given = dict(locals())  # the arguments by name, and nothing else yet
-        refuse_unknown(unknown, ("secondary_namespace_manager", "messaging_factory"))
-        self._take_secondary(secondary_namespace_manager, messaging_factory)
-        named = {option.name: given[option.name] for option in OPTIONS}
-        self._given = {name: value for name, value in named.items() if not isinstance(value, _ByProfile)}
-        self._settings = settings_from(self._given)
+        refuse_unknown(options, ("secondary_namespace_manager", "messaging_factory"))
+        first = zip(_ByPosition.__annotations__, (backlog_queue_count, failover_interval, enable_syphon), strict=True)
+        given = {name: value for name, value in first if value is not _NOT_GIVEN}
+        self._begin(secondary_namespace_manager, messaging_factory, {**given, **options})
+
+
+def _signature() -> inspect.Signature:
+    """Return the constructor's signature with every option, its type and its default, for `help` and editors."""
+    of = inspect.Parameter
+    fixed = list(inspect.signature(PairedNamespaceOptions.__init__).parameters.values())[:3]
+    types = get_type_hints(PairingOptions)
+    named = [
+        of(
+            option.name,
+            of.POSITIONAL_OR_KEYWORD if option.name in _ByPosition.__annotations__ else of.KEYWORD_ONLY,
+            default=option.default,
+            annotation=types[option.name],
+        )
+        for option in OPTIONS
+    ]
+    return inspect.Signature([*fixed, *named, of("unknown", of.VAR_KEYWORD)])
+
+
+SendAvailabilityPairedNamespaceOptions.__init__.__signature__ = _signature()  # type: ignore[attr-defined]
 
 
 def _in_use() -> AlreadyPaired:
     return AlreadyPaired(
         "these options are in use by another pairing (P6); make new ones, with a secondary client of their own"
     )
-
-
-def _values(settings: Settings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in _DEFAULTS}
