@@ -481,10 +481,12 @@ class Paired:
     def _failed_once_more(self, call: Call, entity: Entity, attempt: Attempt, error: BaseException, now: float) -> None:
         kind = kind_of(error)
         if kind == "busy":
+            call.busy = error
             if self._busy(call.entity, now, sending=True):
                 entity.failed(now, attempt.returns)
             return
-        if kind in ("down", "late"):
+        is_answered = kind == "late" and call.busy is not None  # P18: the entity was busy, not silent
+        if kind in ("down", "late") and not is_answered:
             entity.failed(now, attempt.returns)
         call.was_once_more = call.leaving = True
         if kind == "large":

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
-from pairbus.pairing.errors import EntityThrottledError, SentSoFar
+from pairbus.pairing.errors import BacklogUnavailableError, EntityThrottledError, SentSoFar
 from pairbus.pairing.events import Announce, EntityThrottled
 from pairbus.pairing.options import Settings
 from pairbus.pairing.routing.coordinator import Coordinator
@@ -56,6 +56,22 @@ def test_p18_busy_then_silence_is_busy_for_this_send_and_silence_for_the_next(in
     following.primary_failed(T + 65.0, LATE)
     assert isinstance(following.step(T + 65.0), Failed if interval else TryBacklog)
     assert made.state("orders") is (EntityState.SUSPECT if interval else EntityState.FAILED_OVER)
+
+
+@pytest.mark.parametrize("interval", [0.0, 5.0])
+def test_p18_busy_then_silence_is_busy_also_where_the_message_found_no_backlog_in_between(interval: float) -> None:
+    made, send = attempted(hiding(0, failover_interval=interval))
+    send.primary_failed(T, BUSY)
+    assert isinstance(send.step(T), TryBacklog)
+    send.backlog_failed(T + 1.0, DOWN)
+    assert send.step(T + 1.0) == Wait(T + 10.0)
+    assert isinstance(send.step(T + 10.0), TryPrimary)
+    send.primary_failed(T + 20.0, LATE)
+    assert made.state("orders") is EntityState.HEALTHY
+    failed = send.step(T + 20.0)
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, BacklogUnavailableError)
+    assert failed.error.__cause__ is BUSY
 
 
 def test_p18_busy_then_a_refused_connection_is_an_outage() -> None:

@@ -409,9 +409,12 @@ class Dispatch:
         coordinator, failover = self._coordinator, self._failover
         if verdict is Verdict.BUSY:
             coordinator.send_busy(failover, now, self._epoch, False, error)
+            self._busy_error = error
             self._once_more = False
             return
-        if verdict is Verdict.QUALIFIES:
+        if verdict is Verdict.QUALIFIES and self._busy_error is not None and is_silence(error):
+            self._last_error = self._busy_error  # what a broker has said wins over the silence after it (P18)
+        elif verdict is Verdict.QUALIFIES:
             coordinator.primary_failed(failover, now, self._epoch, False, error)
         self._once_more = False
         self._was_once_more = self._leaving = True
