@@ -174,3 +174,39 @@ async def test_p18_what_a_broker_has_said_wins_over_the_silence_after_it(
 
     calls = [Background(run, case) for case in CASES]
     assert [found for call in calls if (found := await call.result())] == []
+
+
+@pytest.mark.parametrize(
+    ("classifier", "retry_total", "interval", "state"),
+    [
+        (AS_DESCRIBED, 0, 0.0, EntityState.HEALTHY),
+        (AS_DESCRIBED, 30, 60.0, EntityState.SUSPECT),
+        (AS_DESCRIBED, 30, 0.0, EntityState.FAILED_OVER),
+        (DEFAULT.with_rows((exceptions.ServiceBusError, R)), 30, 0.0, EntityState.HEALTHY),
+    ],
+)
+async def test_p18_a_connection_that_is_refused_until_the_time_is_over_has_timed_out(
+    stage: Callable[..., Stage], classifier: Table, retry_total: int, interval: float, state: EntityState
+) -> None:
+    given = stage(failover_interval=interval, send_timeout=0.8, classifier=classifier)
+    sender = given.sender()
+
+    async def refuse(*_arguments: Any, **_options: Any) -> None:
+        raise AMQPConnectionError(ErrorCondition.SocketError, description="refused")
+
+    def make() -> Any:
+        inner: Any = given.client.get_queue_sender("orders")
+        inner._open = refuse
+        inner._config.retry_total, inner._config.retry_backoff_factor = retry_total, 0.05
+        return inner
+
+    sender._primary = GuardedSender(make, "orders")  # type: ignore[assignment]
+    try:
+        if state is EntityState.FAILED_OVER:
+            await sender.send_messages(ServiceBusMessage("x"))
+        else:
+            with pytest.raises(exceptions.ServiceBusError, match="refused"):
+                await sender.send_messages(ServiceBusMessage("x"))
+    finally:
+        await sender._primary.close()
+    assert given.monitor.coordinator.state("orders") is state

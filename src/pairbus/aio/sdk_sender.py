@@ -27,7 +27,7 @@ from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
 
 from pairbus.pairing import sdk
-from pairbus.pairing.errors import WrongLoopError
+from pairbus.pairing.errors import WrongLoopError, note_time_over
 from pairbus.pairing.guarded_sender import (
     AFTER_STALL_S,
     CLOSE_S,
@@ -40,6 +40,7 @@ from pairbus.pairing.guarded_sender import (
     ends_call,
     too_late,
 )
+from pairbus.pairing.routing.verdicts import said
 
 T = TypeVar("T")
 
@@ -188,6 +189,7 @@ class SdkSender(SdkSenderBase):
         "_handle",
         "_in_place",
         "_open",
+        "_wait",
         "answer",
         "ends_at",
         "is_abandoned",
@@ -205,6 +207,8 @@ class SdkSender(SdkSenderBase):
         untyped: Any = sender
         self._handle: Callable[[BaseException], Awaitable[Any]] = untyped._handle_exception
         untyped._handle_exception = self._judge
+        self._wait: Callable[..., Awaitable[None]] = untyped._backoff
+        untyped._backoff = self._back_off
         #: A link was open, so something may have been sent. While it is False, an abandoned call will send nothing.
         self.was_open = False
         self.is_abandoned = False
@@ -322,6 +326,14 @@ class SdkSender(SdkSenderBase):
             raise error
         self.answer = answered_with(error, self.answer)
         return error
+
+    async def _back_off(self, **wait: Any) -> None:
+        """Wait before a retry; the SDK raises the failure where that would take longer than the call has."""
+        try:
+            await self._wait(**wait)
+        except ServiceBusError as error:
+            note_time_over(said(error))
+            raise
 
 
 class Opening(Generic[T]):

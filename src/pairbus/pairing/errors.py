@@ -76,6 +76,15 @@ def is_nothing_sent(error: BaseException) -> bool:
     return getattr(error, "_pairbus_nothing_sent", False)
 
 
+def note_time_over(error: BaseException) -> None:
+    """Note on the error of a call that its time was over before the SDK's retries were."""
+    error._pairbus_time_over = True  # type: ignore[attr-defined]
+
+
+def is_time_over(error: BaseException) -> bool:
+    return getattr(error, "_pairbus_time_over", False)
+
+
 class PairingError(PairbusError):
     pass
 

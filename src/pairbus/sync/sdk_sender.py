@@ -10,7 +10,7 @@ Private parts of the SDK that it touches (the rest is in `pairing/sdk.py`):
     sender._create_handler             called for every new link: the guard learns of the AMQP client
     sender._handler                    that AMQP client
     sender._open                       replaced until the first link is open: was anything sent?
-    sender._handle_exception           replaced for the guarded sender: see pairing/sdk.py
+    sender._handle_exception, ._backoff          replaced for the guarded sender: see pairing/sdk.py
     sender._config.ssl_context         replaced by a context that shows its socket before the handshake
     handler.close                      public, but of a private class: replaced, so that it always closes its socket
     handler._keep_alive_thread         forgotten before closing: not waited for
@@ -34,6 +34,7 @@ from azure.servicebus import ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
 
 from pairbus.pairing import sdk
+from pairbus.pairing.errors import note_time_over
 from pairbus.pairing.guarded_sender import (
     AFTER_STALL_S,
     CLOSE_S,
@@ -45,6 +46,7 @@ from pairbus.pairing.guarded_sender import (
     ends_call,
     too_late,
 )
+from pairbus.pairing.routing.verdicts import said
 from pairbus.pairing.sdk import is_interruption, judged, tls_context
 from pairbus.sync import fork
 from pairbus.sync.interrupts import Latch, start
@@ -103,8 +105,8 @@ class Guard:
     """Stands beside one SDK sender: its deadline, its sockets, and how its failed attempts are judged."""
 
     __slots__ = (
-        "__weakref__", "_create", "_handle", "_handler", "_lock", "_open", "_put_off", "_sock", "answer", "deadline",
-        "ends_at", "fired", "is_in_place", "sender", "was_open",
+        "__weakref__", "_create", "_handle", "_handler", "_lock", "_open", "_put_off", "_sock", "_wait", "answer",
+        "deadline", "ends_at", "fired", "is_in_place", "sender", "was_open",
     )  # fmt: skip
 
     def __init__(self, sender: Any, native: bool = True) -> None:
@@ -123,6 +125,8 @@ class Guard:
         self._sock: socket.socket | None = None
         self._handle = sender._handle_exception
         sender._handle_exception = self._judge
+        self._wait = sender._backoff
+        sender._backoff = self._back_off
         #: A link was open, so that something may have been sent. While it is False, a guard that has fired is the end:
         #: nothing will be sent any more.
         self.was_open = False
@@ -238,6 +242,14 @@ class Guard:
             raise error
         self.answer = answered_with(error, self.answer)
         return error
+
+    def _back_off(self, **wait: Any) -> None:
+        """Wait before a retry; the SDK raises the failure where that would take longer than the call has."""
+        try:
+            self._wait(**wait)
+        except ServiceBusError as error:
+            note_time_over(said(error))
+            raise
 
 
 class SdkSender(Guard, SdkSenderBase):

@@ -60,6 +60,12 @@ def http(status: int, kind: type[core.HttpResponseError] = core.HttpResponseErro
     return error
 
 
+def out_of_time(error: ServiceBusError) -> ServiceBusError:
+    """As the guarded sender hands on what the SDK raises because another attempt would come too late."""
+    errors.note_time_over(error)
+    return error
+
+
 # error → default, as described
 TABLE: list[tuple[BaseException, Verdict, Verdict]] = [
     # time-outs
@@ -88,6 +94,9 @@ TABLE: list[tuple[BaseException, Verdict, Verdict]] = [
     (OSError("no route to host"), Q, R),
     (PermissionError("a firewall said no"), Q, R),
     (wrapped(ConnectionResetError()), Q, R),
+    (out_of_time(sdk.ServiceBusConnectionError()), Q, Q),
+    (out_of_time(sdk.ServiceBusCommunicationError()), Q, Q),
+    (out_of_time(conditioned("amqp:internal-error")), Q, R),  # an answer: its verdict is the same at any time
     # the service broke down
     (conditioned("amqp:internal-error"), Q, R),
     (conditioned("com.microsoft:container-close"), Q, R),

@@ -43,7 +43,7 @@ from azure.servicebus.exceptions import (
     SessionLockLostError,
 )
 
-from pairbus.pairing.errors import NotTriedError, PairingError
+from pairbus.pairing.errors import NotTriedError, PairingError, is_time_over
 
 
 class Verdict(enum.Enum):
@@ -154,6 +154,11 @@ def _access(error: BaseException) -> bool:
     return isinstance(error, ServiceBusAuthorizationError) or _condition(error) in _ACCESS
 
 
+def _timed_out_trying(error: BaseException) -> bool:
+    """The connection was refused or lost, and another attempt would have come too late."""
+    return is_time_over(error) and isinstance(error, ServiceBusConnectionError | ServiceBusCommunicationError)
+
+
 _UNANSWERED: Final = (
     PairingError, OperationTimeoutError, ServiceBusConnectionError, ServiceBusCommunicationError,
     ServiceBusAuthenticationError,  # that of a connection; a refused token is known before
@@ -249,6 +254,8 @@ CASES: Final[tuple[Case, ...]] = (
          " `com.microsoft:message-wait-timeout`", "no answer in time, on opening or on sending",
          lambda error: isinstance(error, OperationTimeoutError | TimeoutError) or _condition(error) in _TIMEOUT,
          _Q, _Q),
+    Case("`ServiceBusConnectionError`, `ServiceBusCommunicationError`, where the send's time ended before the SDK's"
+         " retries did", "the send has timed out; this is the failure of its last attempt", _timed_out_trying, _Q, _Q),
     Case("`ServiceBusConnectionError`, `ServiceBusCommunicationError`",
          "refused, reset, no route, unknown host name, TLS failure, connection or link closed by the service",
          _is(ServiceBusConnectionError, ServiceBusCommunicationError), _Q, _R),
