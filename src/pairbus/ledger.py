@@ -43,31 +43,6 @@ _writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
 class LedgerWriter:
     """Writes the events of one process. Safe to share between threads; a forked child goes on in its own file."""
 
-    __slots__ = (
-        "__weakref__",
-        "_clock",
-        "_continues",
-        "_counting",
-        "_descriptor",
-        "_dropped",
-        "_events",
-        "_file_bytes_max",
-        "_folder",
-        "_is_aside",
-        "_lines",
-        "_lock",
-        "_names",
-        "_number",
-        "_series",
-        "_series_number",
-        "_size",
-        "_thread",
-        "dropped_total",
-        "error",
-        "path",
-        "writer",
-    )
-
     def __init__(
         self,
         folder: Path,

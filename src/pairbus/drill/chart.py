@@ -150,9 +150,9 @@ class StateSpan(NamedTuple):
     end: float
 
 
-def state_spans(changes: Sequence[tuple[float, str]], end_s: float, first: str = "healthy") -> list[StateSpan]:
-    """Return the spans between changes, each a time and the new state; before the first the state was `first`."""
-    found, since, state = [], 0.0, first
+def state_spans(changes: Sequence[tuple[float, str]], end_s: float) -> list[StateSpan]:
+    """Return the spans between changes, each a time and the new state; before the first one all was healthy."""
+    found, since, state = [], 0.0, "healthy"
     for t, new in sorted(changes):
         if new != state:
             if t > since:
@@ -205,7 +205,7 @@ def rate_chart(frame: Frame, texts: Texts, routes: Mapping[str, Sequence[float]]
     height = 190.0
     bottom = TOP + height
     count = max((len(values) for values in routes.values()), default=0)
-    totals = [sum(_at(values, index) for values in routes.values()) / step_s for index in range(count)]
+    totals = [sum(rate_at(values, index) for values in routes.values()) / step_s for index in range(count)]
     marks = ticks(max(totals, default=0.0))
     scale = height / marks[-1]
     parts = _time_axis(frame, bottom)
@@ -214,7 +214,7 @@ def rate_chart(frame: Frame, texts: Texts, routes: Mapping[str, Sequence[float]]
         left, right = frame.x(index * step_s), frame.x((index + 1) * step_s)
         y = bottom
         for route, values in routes.items():
-            rate = _at(values, index) / step_s
+            rate = rate_at(values, index) / step_s
             if not rate:
                 continue
             tall = rate * scale
@@ -229,7 +229,7 @@ def rate_chart(frame: Frame, texts: Texts, routes: Mapping[str, Sequence[float]]
     return _svg(texts, bottom + BOTTOM, parts)
 
 
-def _at(values: Sequence[float], index: int) -> float:
+def rate_at(values: Sequence[float], index: int) -> float:
     return values[index] if index < len(values) else 0.0
 
 
@@ -334,11 +334,9 @@ def bars_chart(texts: Texts, bars: Sequence[Bar], unit: str) -> str:
     parts.append(_text(WIDTH - figure_width, bottom + 34, unit, "unit", "end"))
     for index, each in enumerate(bars):
         y = TOP + row * index + (row - thick) / 2
-        fill = f' fill="url(#{texts.name}-hatch)"' if each.style == "hatch" else ""
-        style = "bar-backlog" if each.style == "hatch" else each.style
         parts.append(_text(label_width - 10, y + thick / 2 + 4, each.label, "label", "end"))
         parts.append(
-            f'<rect class="{style}"{fill} x="{label_width:g}" y="{y:.1f}" width="{max(1.0, each.value * scale):.1f}" '
+            f'<rect class="{each.style}" x="{label_width:g}" y="{y:.1f}" width="{max(1.0, each.value * scale):.1f}" '
             f'height="{thick:g}"/>'
         )
         parts.append(_text(label_width + each.value * scale + 8, y + thick / 2 + 4, each.words, "figure"))

@@ -130,7 +130,7 @@ def _sends(found: Findings) -> str:
     count = max((len(values) for values in found.sends.values()), default=0)
     routes = list(found.sends)
     rows = [
-        (f"{index * found.step_s:g}", *(f"{_at(found.sends[route], index):g}" for route in routes))
+        (f"{index * found.step_s:g}", *(f"{chart.rate_at(found.sends[route], index):g}" for route in routes))
         for index in range(count)
     ]
     return _section(
@@ -140,10 +140,6 @@ def _sends(found: Findings) -> str:
             chart.rate_chart(found.frame, texts, found.sends, found.step_s), legend, Table(("second", *routes), rows)
         ),
     )
-
-
-def _at(values: Sequence[float], index: int) -> float:
-    return values[index] if index < len(values) else 0.0
 
 
 def _backlog(found: Findings) -> str:

@@ -10,21 +10,19 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.ledger import LedgerWriter
 from pairbus.pairing.backlog import backlog_queues
 from pairbus.syphon.daemon_thread import on_a_thread
 from pairbus.syphon.endpoint import Endpoint
+from pairbus.syphon.engine import SyphonEngine
 
 from .plan import PRIMARY, SECONDARY, DrillPlan
 from .processes import DrillFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from pairbus.spark.syphon.query import SparkSyphon
-    from pairbus.syphon.core.progress import Report
 
 LOOK_S: Final = 0.25
 #: A drain of a backlog that does not get empty is given up after so long: the audit says what remains.
@@ -97,81 +95,45 @@ class DrillSyphon:
 
     async def drain(self, tell: Callable[[int], None]) -> None:
         """Run until the backlog is empty; `tell` gets how many messages all drains have moved so far."""
-        run = self._on_spark if self._plan.engine == "spark" else self._in_process
+        writer = LedgerWriter(self._ledger, "syphon")
+        engine = await self._engine(writer)
+        running = asyncio.ensure_future(engine.run())
         try:
             async with asyncio.timeout(DRAIN_S):
-                report = await run(lambda report: tell(self._before + report.moved))
+                while not running.done():
+                    await asyncio.wait({running}, timeout=LOOK_S)
+                    tell(self._before + engine.report().moved)
         except TimeoutError:
             raise DrillFailed(f"the syphon has not emptied the backlog in {DRAIN_S:g} s") from None
-        self._before += report.moved
+        finally:
+            if not running.done():
+                engine.stop()
+                await asyncio.wait({running})
+            writer.close()
+        self._before += running.result().report.moved
         tell(self._before)
 
     async def warm_up(self) -> None:
         """Run an empty query, since the first one of a session takes seconds that later ones don't."""
         if self._plan.engine != "spark":
             return
-        made = self._spark_syphon(await self._spark.ready())
-        warming = asyncio.ensure_future(on_a_thread(made.warm_up))
+        engine = await self._engine(None)
+        warming = asyncio.ensure_future(on_a_thread(engine.warm_up))
         try:
             await asyncio.shield(warming)
         finally:
-            made.stop()
+            engine.stop()
             await asyncio.wait({warming})
 
-    async def _on_spark(self, tell: Callable[[Report], None]) -> Report:
-        from pairbus.spark.syphon.api import RunningSyphon
+    async def _engine(self, ledger: LedgerWriter | None) -> Any:
+        primary = Endpoint.from_connection_string(self._primary, name=PRIMARY)
+        secondary = Endpoint.from_connection_string(self._secondary, name=SECONDARY)
+        if self._plan.engine != "spark":
+            return SyphonEngine(primary, secondary, self._queues, drain=True, ledger=ledger)
+        from pairbus.spark.syphon.engine import SparkEngine
 
         spark = await self._spark.ready()
-        writer = LedgerWriter(self._ledger, "syphon")
-        running = RunningSyphon(self._spark_syphon(spark, writer), writer)
-        try:
-            while running.is_running:
-                await asyncio.sleep(LOOK_S)
-                tell(running.report())
-            running.wait()
-        finally:
-            if running.is_running:
-                await on_a_thread(running.stop)
-        return running.report()
-
-    def _spark_syphon(self, spark: SparkSession, writer: LedgerWriter | None = None) -> SparkSyphon:
-        from pairbus.spark.connector.options import Address
-        from pairbus.spark.syphon.query import SparkSyphon, SyphonConfig
-
-        config = SyphonConfig(
-            primary=Address(self._primary),
-            secondary=Address(self._secondary),
-            queues=self._queues,
-            primary_label=PRIMARY,
-            secondary_label=SECONDARY,
-            spark=spark,
-            drain=True,
-            ledger=writer,
-        )
-        return SparkSyphon(config)
-
-    async def _in_process(self, tell: Callable[[Report], None]) -> Report:
-        from pairbus.syphon.engine import SyphonEngine
-
-        writer = LedgerWriter(self._ledger, "syphon")
-        engine = SyphonEngine(
-            Endpoint.from_connection_string(self._primary, name=PRIMARY),
-            Endpoint.from_connection_string(self._secondary, name=SECONDARY),
-            self._queues,
-            drain=True,
-            ledger=writer,
-        )
-        running = asyncio.ensure_future(engine.run())
-        try:
-            while not running.done():
-                await asyncio.wait({running}, timeout=LOOK_S)
-                tell(engine.report())
-            return running.result().report
-        finally:
-            if not running.done():
-                engine.stop()
-                await asyncio.wait({running})
-            writer.close()
+        return SparkEngine(primary, secondary, self._queues, drain=True, ledger=ledger, spark=spark)
 
     @property
     def _queues(self) -> list[tuple[str, int | None]]:

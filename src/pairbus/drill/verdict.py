@@ -59,7 +59,7 @@ SIDE_BY_SIDE: Final = (
 )  # fmt: skip
 #: Of these the calculator gives a bound.
 AT_MOST: Final = ("pings",)
-_STYLES: Final = {"app": "app", "ping": "ping", "syphon": "syphon", "manage": "manage"}
+_STYLES: Final = ("app", "ping", "syphon", "manage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +311,12 @@ def _cost_bars(cost: CostSummary) -> list[Bar]:
         entry[1] += row["money"]
     ordered = sorted(sums.items(), key=lambda item: -item[1][0])
     return [
-        Bar(cause, count, f"{count:,.0f} operations, {money:.6f} {cost['currency']}", _STYLES.get(cause, "other"))
+        Bar(
+            cause,
+            count,
+            f"{count:,.0f} operations, {money:.6f} {cost['currency']}",
+            cause if cause in _STYLES else "other",
+        )
         for cause, (count, money) in ordered
     ]
 

@@ -316,12 +316,12 @@ async def test_refuse_and_resume_on_the_same_port():
         port = listener.port
         for _ in range(3):
             listener.stop_accepting()
-            assert not listener.accepting and "refusing" in repr(listener)
+            assert "refusing" in repr(listener)
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection("127.0.0.1", port)
             listener.resume()
             listener.resume()
-            assert listener.port == port and listener.accepting
+            assert listener.port == port and "accepting" in repr(listener)
             async with talking(listener) as (other, other_writer):
                 await answered(other, other_writer, b"G", b"http")
         writer.write(b"A")  # those that stood were left alone
@@ -369,7 +369,7 @@ async def test_abort_all(certs, trusting):
         for reader in (plain, secure, unsaid, shaking):
             await gone(reader)
         await soon(lambda: listener.connections == 0)
-        assert listener.accepting
+        assert "accepting" in repr(listener)
 
 
 @pytest.mark.parametrize("tls", [False, True])

@@ -21,9 +21,12 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from pairbus.amqp.types import Timestamp
 from pairbus.broker.access.throttling import MEASURES
+from pairbus.broker.http import atom
+from pairbus.broker.http.rule_xml import SYSTEM_PROPERTIES
 from pairbus.broker.model.bounds import InvalidDescription
 from pairbus.broker.model.description import (
     AUTHORIZATION_RULES_MAX,
+    FORWARDS,
     AuthorizationRule,
     QueueDescription,
     SubscriptionDescription,
@@ -68,7 +71,6 @@ from .config_table import (
     EntryKind,
     Table,
     shown,
-    snake_case,
 )
 from .plan import EntityPlan, NamespacePlan, SubscriptionPlan, TopicPlan
 
@@ -80,43 +82,17 @@ R = TypeVar("R")
 S = TypeVar("S", SqlFilter, SqlAction)
 D = TypeVar("D", QueueDescription, TopicDescription, SubscriptionDescription)
 
-# The service's name → the field of the description, and how it is read.
-_SHARED: Final[dict[str, tuple[str, EntryKind]]] = {
-    "DefaultMessageTimeToLive": ("default_ttl", DURATION),
-    "EnableBatchedOperations": ("enable_batched_operations", FLAG),
-    "Status": ("status", TEXT),
-    "AutoDeleteOnIdle": ("auto_delete_on_idle", DURATION),
-    "UserMetadata": ("user_metadata", TEXT),
-}
-_SENT_TO: Final[dict[str, tuple[str, EntryKind]]] = {
-    "DuplicateDetectionHistoryTimeWindow": ("duplicate_window", DURATION),
-    "RequiresDuplicateDetection": ("requires_duplicate_detection", FLAG),
-    "MaxSizeInMegabytes": ("max_size_mb", WHOLE),
-    "MaxMessageSizeInKilobytes": ("max_message_size_kb", WHOLE),
-    "EnablePartitioning": ("enable_partitioning", FLAG),
-    "EnableExpress": ("enable_express", FLAG),
-}
-_RECEIVED_FROM: Final[dict[str, tuple[str, EntryKind]]] = {
-    "LockDuration": ("lock_duration", DURATION),
-    "MaxDeliveryCount": ("max_delivery_count", WHOLE),
-    "RequiresSession": ("requires_session", FLAG),
-    "DeadLetteringOnMessageExpiration": ("dead_letter_on_expiration", FLAG),
-    "ForwardTo": ("forward_to", DESTINATION),
-    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_to", DESTINATION),
-}
+#: How the values of an entity's properties are read; those that forward name an entity.
+_READ_AS: Final = {atom.FLAG: FLAG, atom.WHOLE: WHOLE, atom.DURATION: DURATION, atom.TEXT: TEXT}
+#: The service's name → the field of the description, and how it is read: what the management API takes, too.
 PROPERTIES: Final[Mapping[type, Mapping[str, tuple[str, EntryKind]]]] = {
-    QueueDescription: _RECEIVED_FROM | _SENT_TO | _SHARED,
-    TopicDescription: _SENT_TO | _SHARED | {"SupportOrdering": ("support_ordering", FLAG)},
-    SubscriptionDescription: _RECEIVED_FROM
-    | _SHARED
-    | {"DeadLetteringOnFilterEvaluationExceptions": ("dead_letter_on_filter_errors", FLAG)},
+    kind.describes: {
+        each.element: (each.name, DESTINATION if each.name in FORWARDS else _READ_AS[each.kind])
+        for each in kind.columns
+        if isinstance(each, atom.Field) and not each.read_only
+    }
+    for kind in (atom.QUEUE, atom.TOPIC, atom.SUBSCRIPTION)
 }
-_CORRELATION: Final = {
-    name: snake_case(name)
-    for name in (
-        "ContentType", "CorrelationId", "Label", "MessageId", "ReplyTo", "ReplyToSessionId", "SessionId", "To",
-    )
-}  # fmt: skip
 _FILTER_TYPES: Final = ("Correlation", "Sql", "True", "False")
 
 
@@ -347,7 +323,7 @@ def _rule(table: Table) -> RuleDescription:
         if error.field == "name":
             table.refuse("Name", name, error.allowed)
         where = correlation or inner
-        spelt = next((key for key, attribute in _CORRELATION.items() if attribute == error.field), "Properties")
+        spelt = next((key for key, attribute in SYSTEM_PROPERTIES.items() if attribute == error.field), "Properties")
         where.refuse(spelt, error.value, error.allowed)
     return rule
 
@@ -388,7 +364,7 @@ def _sql(table: Table, kind: type[S], *, required: bool) -> S | None:
 
 
 def _correlation(table: Table) -> CorrelationFilter:
-    values = {attribute: table.take(name, TEXT) for name, attribute in _CORRELATION.items()}
+    values = {attribute: table.take(name, TEXT) for name, attribute in SYSTEM_PROPERTIES.items()}
     properties = table.take("Properties", TABLE) or {}
     table.finish()
     return CorrelationFilter(**values, properties={name: _property(value) for name, value in properties.items()})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final, NoReturn
 
 from pairbus.broker.access.throttling import LIMIT_MAX
@@ -50,70 +51,37 @@ def _only(*types: type) -> Callable[[Any], Any]:
     return read
 
 
+def _checked(read: Callable[[Any], Any], holds: Callable[[Any], object]) -> Callable[[Any], Any]:
+    """Return `read` with a condition on what it gives."""
+
+    def checked(value: Any) -> Any:
+        found = read(value)
+        if not holds(found):
+            raise ValueError
+        return found
+
+    return checked
+
+
+def _whole(least: int, most: int) -> Callable[[Any], Any]:
+    return _checked(_only(int), lambda value: least <= value <= most)
+
+
+def _number(value: Any) -> float:
+    return float(_only(int, float)(value))
+
+
 def _iso(value: Any) -> float:
-    if not isinstance(value, str):
-        raise ValueError
-    return read_duration(value)
+    return read_duration(_only(str)(value))
 
 
 def _iso_or_seconds(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else _iso(value)
-
-
-def _port(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 65535:
-        raise ValueError
-    return value
+    return _iso(value) if isinstance(value, str) else _number(value)
 
 
 def _ports(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or wrong_ports(value) is not None:
-        raise ValueError
-    return tuple(_port(each) for each in value)
-
-
-def _timeout(value: Any) -> float:
-    seconds = _iso_or_seconds(value)
-    if not 0 < seconds < float("inf"):
-        raise ValueError
-    return seconds
-
-
-def _stall_timeout(value: Any) -> float:
-    seconds = _iso_or_seconds(value)
-    if not STALL_S_MIN <= seconds <= STALL_S_MAX:
-        raise ValueError
-    return seconds
-
-
-def _limit(value: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= LIMIT_MAX:
-        raise ValueError
-    return float(value)
-
-
-def _count(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1_000_000:
-        raise ValueError
-    return value
-
-
-def _folder(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError
-    return value
-
-
-def _nodes(value: Any) -> int:
-    if _count(value) > NODES_MAX:
-        raise ValueError
-    return int(value)
-
-
-def _tier(value: Any) -> str:
-    if not isinstance(value, str) or value not in TIERS:
-        raise ValueError
-    return value
+    ports = _checked(_only(list), lambda ports: wrong_ports(ports) is None)(value)
+    return tuple(map(PORT.read, ports))
 
 
 def _rights(value: Any) -> tuple[str, ...]:
@@ -143,7 +111,7 @@ def _destination(value: Any) -> str | None:
 FLAG: Final = EntryKind("true or false", _only(bool))
 WHOLE: Final = EntryKind("a whole number", _only(int))
 TEXT: Final = EntryKind("text", _only(str))
-FOLDER: Final = EntryKind("the path of a folder", _folder)
+FOLDER: Final = EntryKind("the path of a folder", _checked(_only(str), str.strip))
 DESTINATION: Final = EntryKind("a queue or topic: its name, or sb://HOST/NAME; empty for none", _destination)
 TABLE: Final = EntryKind("a table of keys and values", _only(dict))
 LIST: Final = EntryKind("a list of tables", _only(list))
@@ -152,17 +120,22 @@ _TOML_DURATION: Final = EntryKind("an ISO 8601 duration such as PT1M30S, or a nu
 DURATION: Final = _JSON_DURATION
 """Stands for the form's own: only TOML knows numbers of seconds."""
 NAMESPACE: Final = EntryKind("lower-case letters, digits and inner dashes, at most 50 characters", _namespace)
-PORT: Final = EntryKind("a port from 0 (any free one) to 65535", _port)
+PORT: Final = EntryKind("a port from 0 (any free one) to 65535", _whole(0, 65535))
 PORTS: Final = EntryKind(
     f"a list of 1 to {PORTS_MAX} ports, each from 0 (any free one) to 65535 and given once", _ports
 )
-COUNT: Final = EntryKind("a whole number from 1 to 1000000", _count)
-NODE_COUNT: Final = EntryKind(f"a whole number from 1 to {NODES_MAX}", _nodes)
-TIER: Final = EntryKind(f"one of {', '.join(TIERS)}", _tier)
-LIMIT: Final = EntryKind(f"a number from 0 to {LIMIT_MAX:.0f}", _limit)
-TIMEOUT: Final = EntryKind("a duration above zero, in seconds or as PT10M", _timeout)
+COUNT: Final = EntryKind("a whole number from 1 to 1000000", _whole(1, 1_000_000))
+NODE_COUNT: Final = EntryKind(f"a whole number from 1 to {NODES_MAX}", _whole(1, NODES_MAX))
+TIER: Final = EntryKind(f"one of {', '.join(TIERS)}", _checked(_only(str), TIERS.__contains__))
+LIMIT: Final = EntryKind(
+    f"a number from 0 to {LIMIT_MAX:.0f}", _checked(_number, lambda limit: 0 <= limit <= LIMIT_MAX)
+)
+TIMEOUT: Final = EntryKind(
+    "a duration above zero, in seconds or as PT10M", _checked(_iso_or_seconds, lambda seconds: 0 < seconds < inf)
+)
 STALL_TIMEOUT: Final = EntryKind(
-    f"a duration of {STALL_S_MIN:g} to {STALL_S_MAX:g} seconds, in seconds or as PT5S", _stall_timeout
+    f"a duration of {STALL_S_MIN:g} to {STALL_S_MAX:g} seconds, in seconds or as PT5S",
+    _checked(_iso_or_seconds, lambda seconds: STALL_S_MIN <= seconds <= STALL_S_MAX),
 )
 RIGHTS_LIST: Final = EntryKind(f"a list of {', '.join(RIGHTS)}", _rights)
 

@@ -85,36 +85,17 @@ class Commands:
         """Answer any command; all but `rule` and `left`, which write to disk first, are answered before this
         returns."""
         command = message.get("command")
-        if command == "left" and self._left is not None:
-            self._begin_left(message, self._left, respond)
-            return
-        if command != "rule" or self._grant is None:
-            respond(self.answer(message, now))
-            return
         try:
-            wanted = self._rule_wanted(message)
+            if command == "left" and self._left is not None:
+                _checked(message)
+                self._of(message)
+                self._left(message["namespace"], lambda found: respond(_counted(found)))
+            elif command == "rule" and self._grant is not None:
+                self._grant(self._rule_wanted(message), now, lambda result: respond(_granted(result)))
+            else:
+                respond(self.answer(message, now))
         except InvalidFault as error:
             respond({"ok": False, "error": str(error)})
-            return
-        self._grant(wanted, now, lambda result: respond(_granted(result)))
-
-    def _begin_left(
-        self,
-        message: dict[str, Any],
-        left: Callable[[str, Listed], None],
-        respond: Callable[[dict[str, Any]], None],
-    ) -> None:
-        try:
-            _checked(message)
-            self._of(message)
-        except InvalidFault as error:
-            respond({"ok": False, "error": str(error)})
-            return
-
-        def listed(found: int | str) -> None:
-            respond({"ok": False, "error": found} if isinstance(found, str) else {"ok": True, "left": found})
-
-        left(message["namespace"], listed)
 
     def answer(self, message: dict[str, Any], now: float) -> dict[str, Any]:
         try:
@@ -156,18 +137,8 @@ class Commands:
             isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= FOR_S_MAX
         ):
             raise InvalidFault(f"for {seconds!r} is out of bounds: seconds, more than 0 and at most {FOR_S_MAX}")
-        fault = Fault(
-            kind=message.get("kind", ""),
-            entity=message.get("entity"),
-            rate=message.get("rate"),
-            delay=message.get("delay"),
-            until=None if seconds is None else now + seconds,
-            by=message.get("by"),
-            client=message.get("client"),
-            partition=message.get("partition"),
-            node=message.get("node"),
-            late=message.get("late"),
-        )
+        said = {name: message[name] for name in _FIELDS["fault"] - {"namespace", "kind", "for"} if name in message}
+        fault = Fault(message.get("kind", ""), until=None if seconds is None else now + seconds, **said)
         faults.set(fault)
         note = self._note(message["namespace"], fault.entity)
         return {"faults": _listed(faults, now)} | ({} if note is None else {"note": note})
@@ -213,6 +184,10 @@ def _checked(message: dict[str, Any]) -> str:
         if not isinstance(message.get(name, ""), str):
             raise InvalidFault(f"{name} of {command} must be a string, not {message[name]!r}")
     return command
+
+
+def _counted(found: int | str) -> dict[str, Any]:
+    return {"ok": False, "error": found} if isinstance(found, str) else {"ok": True, "left": found}
 
 
 def _granted(result: AuthorizationRule | Refusal | Exception) -> dict[str, Any]:

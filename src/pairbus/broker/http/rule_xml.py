@@ -18,6 +18,7 @@ from pairbus.broker.model.rule_description import (
     DEFAULT_RULE,
     FILTERS,
     PROPERTIES_MAX,
+    SYSTEM_FIELDS,
     CorrelationFilter,
     FalseFilter,
     Filter,
@@ -50,16 +51,8 @@ from .xml import (
 # A ready-made filter says what it would be in SQL, which is what the JS SDK shows of it.
 _SAME_IN_SQL: Final = {TrueFilter: ("TrueFilter", "1=1"), FalseFilter: ("FalseFilter", "1=0")}
 
-_SYSTEM: Final = {
-    "CorrelationId": "correlation_id",
-    "MessageId": "message_id",
-    "To": "to",
-    "ReplyTo": "reply_to",
-    "Label": "label",
-    "SessionId": "session_id",
-    "ReplyToSessionId": "reply_to_session_id",
-    "ContentType": "content_type",
-}
+#: The service's name of a property → the field of a correlation filter.
+SYSTEM_PROPERTIES: Final = {"".join(map(str.capitalize, name.split("_"))): name for name in SYSTEM_FIELDS}
 
 
 def _read_int(text: str) -> Int:
@@ -121,8 +114,8 @@ def read_filter(element: Element) -> Filter:
         name = local_name(child)
         if name == "Properties":
             fields["properties"] = _read_properties(child)
-        elif name in _SYSTEM and child.text:
-            fields[_SYSTEM[name]] = child.text
+        elif name in SYSTEM_PROPERTIES and child.text:
+            fields[SYSTEM_PROPERTIES[name]] = child.text
     return CorrelationFilter(**fields)
 
 
@@ -174,7 +167,7 @@ def _read_properties(element: Element) -> dict[str, Any]:
 
 def write_filter(filter: Filter) -> str:
     if isinstance(filter, CorrelationFilter):
-        given = {element: getattr(filter, name) for element, name in _SYSTEM.items()}
+        given = {element: getattr(filter, name) for element, name in SYSTEM_PROPERTIES.items()}
         inside = "".join(f"<{name}>{escaped(text)}</{name}>" for name, text in given.items() if text is not None)
         return f'<Filter i:type="CorrelationFilter">{inside}{_write_values("Properties", filter.properties)}</Filter>'
     if isinstance(filter, SqlFilter):

@@ -26,8 +26,6 @@ log = logging.getLogger("pairbus.broker.http_server")
 HEADER_BYTES_MAX = 32 * 1024
 HEADERS_MAX = 128
 BODY_BYTES_MAX = 1024 * 1024
-#: What may come at once, of the next request too: a read of asyncio's.
-_READ_BYTES_MAX = 256 * 1024
 #: What a header costs as objects of h11's and ours, besides its bytes, of which there are three copies. Measured.
 _HEADER_BYTES = 512
 

@@ -95,10 +95,6 @@ class Listener:
         return len(self._sniffing) + len(self._held_sockets) + len(self._handed_over) + len(self._served)
 
     @property
-    def accepting(self) -> bool:
-        return bool(self._listening)
-
-    @property
     def port(self) -> int:
         """The first of its ports."""
         return self.ports[0]
@@ -566,9 +562,7 @@ _PASSED_ON = (
     "get_extra_info",
     "is_reading",
     "get_write_buffer_size",
-    "get_write_buffer_limits",
     "set_write_buffer_limits",
-    "can_write_eof",
 )
 _HELD = ("write", "writelines", "write_eof", "close", "abort", "is_closing", "pause_reading", "resume_reading")
 

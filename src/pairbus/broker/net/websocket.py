@@ -254,23 +254,11 @@ class _Messages(asyncio.Transport):
     def is_reading(self) -> bool:
         return self._real.is_reading()
 
-    def can_write_eof(self) -> bool:
-        return False
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        return self._frames.inner
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._frames.inner = cast(asyncio.Protocol, protocol)
-
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._real.get_extra_info(name, default)
 
     def get_write_buffer_size(self) -> int:
         return self._real.get_write_buffer_size()
-
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._real.get_write_buffer_limits()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._real.set_write_buffer_limits(high, low)

@@ -25,19 +25,6 @@ LONG_S: Final = 0.02
 class LoopTurns:
     """The longest turn of late, and how many were too long."""
 
-    __slots__ = (
-        "_beat_at",
-        "_before",
-        "_clock",
-        "_cpu_clock",
-        "_cpu_s",
-        "_every",
-        "_longest",
-        "_period_ends",
-        "_timer",
-        "too_long",
-    )
-
     def __init__(
         self, clock: Callable[[], float] = time.perf_counter, cpu_clock: Callable[[], float] = time.thread_time
     ) -> None:

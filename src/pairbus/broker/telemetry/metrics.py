@@ -65,15 +65,6 @@ class EntityCounters:
 class NamespaceCounters:
     """The counts of a namespace and of its entities."""
 
-    __slots__ = (
-        "_merge_at",
-        "connections_total",
-        "entities",
-        "http_requests",
-        "meter",
-        "refusals",
-    )
-
     def __init__(self) -> None:
         self.connections_total = 0
         self.meter = Meter()

@@ -75,11 +75,16 @@ class SparkEngine(OnAThread):
             on_running=None if on_running is None else partial(self._on_loop, on_running),
             **settings,
         )
-        super().__init__(SparkSyphon(config))
+        self._syphon = SparkSyphon(config)
+        super().__init__(self._syphon)
 
     async def run(self) -> Outcome:
         self._loop = asyncio.get_running_loop()
         return await super().run()
+
+    def warm_up(self) -> None:
+        """Run one empty batch in place of `run`, on the calling thread."""
+        self._syphon.warm_up()
 
     def _on_loop(self, call: Callable[..., None], *arguments: Any) -> None:
         if self._loop is not None:
