@@ -318,21 +318,21 @@ class Rig:
         return self.namespace.deadline
 
     def accept(self, session_id: str | None = None, path: str = "orders") -> SessionLock:
-        lock = self.namespace.accept_session(self.queue(path), session_id, self.now)
+        lock = self.namespace.sessions.accept(self.queue(path), session_id, self.now)
         assert isinstance(lock, SessionLock), lock
         return lock
 
     def set_state(self, session_id: str, state: bytes | None, path: str = "orders") -> Refusal | None:
-        return self.do(self.namespace.set_session_state, self.queue(path), session_id, state)
+        return self.do(self.namespace.sessions.set_state, self.queue(path), session_id, state)
 
     def state(self, session_id: str, path: str = "orders") -> bytes | None:
-        return self.namespace.get_session_state(self.queue(path), session_id, self.now)
+        return self.namespace.sessions.get_state(self.queue(path), session_id, self.now)
 
     def receive_deferred(
         self, *numbers: int, delete: bool = False, path: str = "orders", session: SessionLock | None = None
     ) -> tuple[list[Message], Refusal | None]:
         answers: list[tuple[list[Message], Refusal | None]] = []
-        self.namespace.receive_deferred(
+        self.namespace.receive.receive_deferred(
             self.queue(path), numbers, self.now, lambda *each: answers.append(each), delete=delete, session=session
         )
         self.run()
@@ -349,13 +349,13 @@ class Rig:
         return answers[0][0]
 
     def acquire(self, count: int = 1, path: str = "orders", session: SessionLock | None = None) -> list[Message]:
-        return self.namespace.acquire(self.queue(path), count, self.now, session)
+        return self.namespace.receive.acquire(self.queue(path), count, self.now, session)
 
     def received(self, count: int = 10, path: str = "orders", session: SessionLock | None = None) -> list[bytes]:
         """The bodies of what is locked by this."""
         queue = self.queue(path)
         messages = self.acquire(count, path, session)
-        return [body_of(self.namespace.delivery(queue, message, locked=True)) for message in messages]
+        return [body_of(self.namespace.receive.delivery(queue, message, locked=True)) for message in messages]
 
     def tokens(self, count: int = 1, path: str = "orders") -> list[bytes]:
         return [message.lock_token or b"" for message in self.acquire(count, path)]
@@ -374,16 +374,16 @@ class Rig:
         queue = self.queue(path)
 
         def done(messages: list[Message], refusal: Refusal | None) -> None:
-            bodies = [body_of(self.namespace.delivery(queue, message, locked=False)) for message in messages]
+            bodies = [body_of(self.namespace.receive.delivery(queue, message, locked=False)) for message in messages]
             answers.append((bodies, refusal))
 
-        self.namespace.take(queue, count, self.now, done)
+        self.namespace.receive.take(queue, count, self.now, done)
         self.run()
         assert len(answers) == 1
         return answers[0]
 
     def peeked(self, path: str = "orders", start: int = 0, count: int = 10_000) -> list[bytes]:
-        return finished(self.namespace.peek(self.queue(path), start, count, self.now))
+        return finished(self.namespace.receive.peek(self.queue(path), start, count, self.now))
 
     def bodies(self, path: str = "orders") -> list[bytes]:
         return [body_of(payload) for payload in self.peeked(path)]

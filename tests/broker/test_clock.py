@@ -85,7 +85,7 @@ def test_a_message_lock_lasts_as_long_as_before(bare: Rig, step: float) -> None:
     assert message.locked_until == bare.now + 30.0
     bare.pass_time(29.0)
     assert bare.acquire() == []
-    assert bare.namespace.renew(bare.queue(), [message.lock_token or b""], bare.now) == [bare.now + 30.0]
+    assert bare.namespace.receive.renew(bare.queue(), [message.lock_token or b""], bare.now) == [bare.now + 30.0]
     bare.pass_time(29.0)
     assert bare.acquire() == []
     bare.pass_time(1.0)

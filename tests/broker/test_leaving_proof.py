@@ -235,7 +235,7 @@ class World:
         ))  # fmt: skip
 
     def _take(self, queue: MessageQueue, done: Callable[[Refusal | None], None]) -> None:
-        self.host.namespace.take(queue, 1, self.clock(), lambda _, refusal: done(refusal))
+        self.host.namespace.receive.take(queue, 1, self.clock(), lambda _, refusal: done(refusal))
 
     async def tidy(self) -> None:
         """The next example, or the same one again, finds nothing of this one."""

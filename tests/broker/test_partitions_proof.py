@@ -110,7 +110,7 @@ def test_one_partition_down_leaves_the_others_serving(parts: Rig) -> None:
         assert parts.send(b"round") is None
     counts = [partition for partition, _ in numbers(parts)]
     assert [counts.count(partition) for partition in range(PARTITIONS)] == [2, 2, 2, 1, 2, 2, 2, 2, 2, 3] + [2] * 6
-    peeked = finished(parts.namespace.peek(parts.queue(), 0, ALL, parts.now))
+    peeked = finished(parts.namespace.receive.peek(parts.queue(), 0, ALL, parts.now))
     assert b"3" not in map(body_of, peeked)
     assert parts.queue().available == 2 * PARTITIONS - 1
     assert b"3" not in parts.received(ALL)
@@ -134,7 +134,7 @@ def test_peek_by_the_number_after_the_last_sees_each_message_once(parts: Rig) ->
         parts.send(b"%d" % number)
     seen: list[bytes] = []
     start = 0
-    while peeked := finished(parts.namespace.peek(parts.queue(), start, 3, parts.now)):
+    while peeked := finished(parts.namespace.receive.peek(parts.queue(), start, 3, parts.now)):
         seen += map(body_of, peeked)
         start = View(peeked[-1]).message_annotations["x-opt-sequence-number"] + 1
     assert sorted(seen, key=int) == [b"%d" % number for number in range(40)]
@@ -213,8 +213,8 @@ def test_sessions_are_each_in_one_partition(bare: Rig) -> None:
     lock = bare.accept()
     assert lock.session_id == NINE
     assert bare.received(ALL, session=lock) == [b"0", b"1", b"2"]
-    assert bare.namespace.accept_session(bare.queue(), None, bare.now) is None
-    refused(bare.namespace.accept_session(bare.queue(), THREE, bare.now), conditions.SERVER_BUSY, "Partition 3")
+    assert bare.namespace.sessions.accept(bare.queue(), None, bare.now) is None
+    refused(bare.namespace.sessions.accept(bare.queue(), THREE, bare.now), conditions.SERVER_BUSY, "Partition 3")
     free: list[None] = []
     bare.queue().on_session_free = lambda: free.append(None)
     bare.namespace.set_partitions_down(None)

@@ -158,7 +158,7 @@ def test_a_session_with_many_messages_is_released_before_it_is_another_ones(rig:
         assert rig.send_payloads(*(make_special(b"%d" % n, session_id="s") for n in range(at, at + 500))) is None
     lock = rig.accept()
     assert len(rig.acquire(MANY, session=lock)) == MANY
-    at_most_some_a_turn(turns, lambda: queue.locked, lambda: rig.namespace.release_session(lock, rig.now))
+    at_most_some_a_turn(turns, lambda: queue.locked, lambda: rig.namespace.sessions.release(lock, rig.now))
     turns.finish()
     again = rig.accept("s")
     assert rig.received(3, session=again) == [b"0", b"1", b"2"]
@@ -170,8 +170,8 @@ def test_nobody_gets_a_session_that_is_being_released(rig: Rig, turns: Turns) ->
         assert rig.send_payloads(*(make_special(b"%d" % n, session_id="s") for n in range(at, at + 500))) is None
     lock = rig.accept()
     rig.acquire(MANY, session=lock)
-    rig.namespace.release_session(lock, rig.now)
-    assert rig.namespace.accept_session(rig.queue(), None, rig.now) is None
+    rig.namespace.sessions.release(lock, rig.now)
+    assert rig.namespace.sessions.accept(rig.queue(), None, rig.now) is None
     rig.now += 1000.0  # its time is over too: no delivery is counted
     rig.namespace.tick(rig.now)
     turns.finish()
@@ -252,7 +252,7 @@ def test_a_search_through_a_queue_for_a_session(
     answers: list[object] = []
     namespace = rig.namespace
     if what == "peek":
-        work = namespace.peek(queue, 0, 10, rig.now, "b")
+        work = namespace.receive.peek(queue, 0, 10, rig.now, "b")
         namespace.slices.start(work, lambda job: answers.append([body_of(each) for each in job.result()]))
     else:
         namespace.delete_messages(queue, 10, rig.now, rig.now, lambda *each: answers.append(each), "b")
@@ -299,7 +299,7 @@ def test_a_list_of_many_sessions(rig: Rig, turns: Turns) -> None:
     for at in range(0, MANY, 500):
         assert rig.send_payloads(*(make_special(b"x", session_id=str(n)) for n in range(at, at + 500))) is None
     answers: list[list[str]] = []
-    work = rig.namespace.list_sessions(queue, None, MANY - 2, 10)
+    work = rig.namespace.sessions.list_ids(queue, None, MANY - 2, 10)
     rig.namespace.slices.start(work, lambda job: answers.append(job.result()))
     assert not answers
     turns.finish()

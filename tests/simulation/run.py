@@ -503,7 +503,7 @@ class Run:
             return {}
         namespace = server.namespace
         queue = namespace.queues["jobs"].active
-        found = {each: namespace.get_session_state(queue, each, server.clock()) for each in SESSIONS}
+        found = {each: namespace.sessions.get_state(queue, each, server.clock()) for each in SESSIONS}
         return {("jobs", session): state.decode() for session, state in found.items() if state is not None}
 
     def _check_rest(self) -> None:

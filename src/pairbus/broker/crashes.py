@@ -183,12 +183,13 @@ class Crashes:
             return
         if crash.fault.kind == "crash-node":
             crash.names = self.nodes.on(crash.node, server.entity_names)
-        owners = [owner for name in crash.names if (owner := namespace.find_owner(name.lower())) is not None]
+        found = [namespace.find(name) for name in crash.names]
+        owners = [owner for owner in found if owner is not None and not owner.deleting]
         old = [part for owner in owners for part in owner.with_parts()]
         what = repr(owners[0].name) if len(owners) == 1 else f"node {crash.node}"
         refusal = Refusal(conditions.INTERNAL_ERROR, _TEXT.format(what=what))
         server.detach({each for part in old for each in (part, part.active, part.dead_letter)}, refusal)
-        namespace.suspend(old, refusal)
+        namespace.restart.suspend(old, refusal)
         served: Sequence[QueueEntity] = old
         try:
             served = await self._restart(crash, old, refusal)
@@ -198,7 +199,7 @@ class Crashes:
         except (RestartFailed, JournalCorrupt) as error:
             log.error("%s: node %d can't be restarted, and goes on as it was: %s", server.name, crash.node, error)
         finally:
-            namespace.resume([entity for entity in served if not entity.deleted])
+            namespace.restart.resume([entity for entity in served if not entity.deleted])
         moved = ", ".join(f"{name} on node {self.nodes.node_of(name)}" for name in crash.names)
         log.warning("%s: served again: %s", server.name, moved)
 
@@ -207,10 +208,10 @@ class Crashes:
         server, namespace = self._server, self._server.namespace
         while True:
             try:
-                async with namespace.rebuilding(old, server.run_aside) as rebuilt:
+                async with namespace.restart.rebuilding(old, server.run_aside) as rebuilt:
                     said = await server.run_aside(partial(report, self._head(crash), rebuilt.old, rebuilt.by_id))
                     await self._write(crash, said)
-                    return namespace.replace(rebuilt, refusal, server.clock())
+                    return namespace.restart.replace(rebuilt, refusal, server.clock())
             except (RestartFailed, JournalCorrupt):
                 raise
             except JournalError as error:

@@ -333,7 +333,7 @@ class NamespaceServer:
             self._claims_checked_at = now
             for connection in list(self.connections):
                 connection.expire_claims(now)
-            self.namespace.in_slices(lambda: self.recorder.merge_deleted(self._exists))
+            self.namespace.slices.run(lambda: self.recorder.merge_deleted(self._exists))
         try:
             deadline = self.namespace.tick(now)
         except Exception as error:  # one entity's trouble must not stop the time of all others
@@ -409,7 +409,7 @@ class NamespaceServer:
 
     def detach(self, targets: Set[MessageQueue | QueueEntity], refusal: Refusal) -> None:
         """Detach the links to these queues and topics."""
-        self.namespace.in_slices(lambda: self._detach(dict.fromkeys(targets, refusal)))
+        self.namespace.slices.run(lambda: self._detach(dict.fromkeys(targets, refusal)))
 
     def _detach(self, targets: Mapping[object, Refusal]) -> Generator[None, None, None]:
         for queue in [each for each in self._dispatchers if each in targets]:

@@ -184,6 +184,18 @@ class Slices:
             self._schedule()
         return job
 
+    def run(self, work: Callable[[], Generator[None, None, None]], done: Callable[[], None] = lambda: None) -> None:
+        """Do what takes long and then call `done`; at once where no more can be done in slices, as at the end."""
+
+        def finished(job: Job[None]) -> None:
+            job.result()
+            done()
+
+        try:
+            self.start(work(), finished)
+        except SlicesFull:
+            Slices().start(work(), finished)
+
     @contextmanager
     def holding(self) -> Iterator[None]:
         """Let no job run within the block: `start` leaves all of it to the next turn."""

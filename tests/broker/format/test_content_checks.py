@@ -284,11 +284,11 @@ def test_stored_nonsense_is_delivered_as_what_was_stored(bare: Rig) -> None:
     queue = bare.create()
     bare.send_payloads(message() + DATA)
     (stored,) = bare.acquire()
-    sound = bare.namespace.delivery(queue, stored, locked=True)
+    sound = bare.namespace.receive.delivery(queue, stored, locked=True)
     stored.enqueued_at = float("inf")
     stored.delivery_count = 2**40
     stored.changes = b"\xff no AMQP"
-    payload = bare.namespace.delivery(queue, stored, locked=True)
+    payload = bare.namespace.receive.delivery(queue, stored, locked=True)
     assert payload != sound
     view = View(payload)
     assert view.body == [("data", message() + DATA)]

@@ -53,8 +53,8 @@ def test_it_becomes_active_as_a_new_message(rig: Rig) -> None:
         assert [message.sequence_number for message in messages] == [first + 1, first + 2]
         later = messages[1]
         assert (later.enqueued_at, later.expires_at) == (1061.0, 1081.0)
-        told = message_annotations(each.namespace.delivery(each.queue(), later, locked=True))
-        sent = message_annotations(each.namespace.delivery(each.queue(), messages[0], locked=True))
+        told = message_annotations(each.namespace.receive.delivery(each.queue(), later, locked=True))
+        sent = message_annotations(each.namespace.receive.delivery(each.queue(), messages[0], locked=True))
         assert (told["x-opt-message-state"], sent.get("x-opt-message-state")) == (2, None)
         assert [message_annotations(peeked).get("x-opt-message-state") for peeked in each.peeked()] == [None, None]
         assert told["x-opt-enqueued-time"] == 1_061_000
@@ -69,7 +69,7 @@ def test_a_delivery_says_that_a_message_had_been_scheduled(rig: Rig) -> None:
 
     def states(message: Message, queue: MessageQueue) -> list[object]:
         """Of a locked delivery, of one that is removed, and of a peek."""
-        deliver = partial(rig.namespace.delivery, queue, message)
+        deliver = partial(rig.namespace.receive.delivery, queue, message)
         payloads = (deliver(locked=True), deliver(locked=False), deliver(locked=False, is_peeked=True))
         return [message_annotations(payload).get("x-opt-message-state") for payload in payloads]
 
@@ -88,7 +88,7 @@ def test_a_name_alone_does_not_make_it_one_that_had_been_scheduled(rig: Rig) -> 
     for value in ({Symbol("x"): SCHEDULED_TIME}, {Symbol(SCHEDULED_TIME): None}):
         assert rig.send_payloads(encode_message(message_annotations=value, body=b"now")) is None
     for message in rig.acquire(2):
-        told = message_annotations(rig.namespace.delivery(rig.queue(), message, locked=True))
+        told = message_annotations(rig.namespace.receive.delivery(rig.queue(), message, locked=True))
         assert "x-opt-message-state" not in told
 
 

@@ -452,8 +452,8 @@ def test_a_lifetime_goes_on_at_the_destination_and_is_cut_to_what_it_allows(bare
     update(bare, "first", status="Active")
     forward(bare)
     for life in bare.lives():
-        ends = {body_of(life.namespace.delivery(life.queue("second"), message, locked=False)): message.expires_at
-                for message in life.queue("second").scan(0)}  # fmt: skip
+        queue, deliver = life.queue("second"), life.namespace.receive.delivery
+        ends = {body_of(deliver(queue, each, locked=False)): each.expires_at for each in queue.scan(0)}
         assert {body: round(end - life.now) for body, end in ends.items()} == {b"short": 30, b"long": 60, b"ever": 60}
     assert [View(each).header.ttl for each in bare.peeked("second")] == [30_000, 60_000, 60_000]
 

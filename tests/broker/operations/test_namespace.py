@@ -91,7 +91,7 @@ def test_a_deleted_queue_is_gone_with_all_that_was_in_it(rig: Rig) -> None:
     rig.namespace.delete_queue("Orders", 1.0, answers.append)
     rig.namespace.send(old, [make(b"c")], 1.0, answers.append)
     rig.namespace.settle(old, tokens, Complete(), 1.0, answers.append)
-    assert rig.namespace.acquire(old, 1, 1.0) == []
+    assert rig.namespace.receive.acquire(old, 1, 1.0) == []
     rig.run()
     assert [condition(answer) for answer in answers] == ["amqp:not-found"] * 3 + [None]
     assert told == ["deleted"]
@@ -148,7 +148,7 @@ def test_a_message_is_there_when_its_record_is_synced(rig: Rig) -> None:
 def test_what_a_receiver_gets(rig: Rig) -> None:
     rig.send(b"hello")
     (message,) = rig.acquire()
-    payload = rig.namespace.delivery(rig.queue(), message, locked=True)
+    payload = rig.namespace.receive.delivery(rig.queue(), message, locked=True)
     assert body_of(payload) == b"hello"
     assert View(payload).message_annotations == {
         "x-opt-sequence-number": 1,
@@ -260,14 +260,14 @@ def test_a_lock_is_lost_after_its_time(rig: Rig) -> None:
     assert refusal.tokens == tuple(one)
     assert rig.bodies() == [b"a"]
     assert isinstance(rig.settle(one, Complete()), LocksLost)
-    assert isinstance(rig.namespace.renew(rig.queue(), one, rig.now), LocksLost)
+    assert isinstance(rig.namespace.receive.renew(rig.queue(), one, rig.now), LocksLost)
 
 
 def test_renewal(rig: Rig) -> None:
     rig.send(b"a")
     tokens = rig.tokens()
     rig.now += 20
-    assert rig.namespace.renew(rig.queue(), tokens, rig.now) == [1050.0]
+    assert rig.namespace.receive.renew(rig.queue(), tokens, rig.now) == [1050.0]
     assert rig.namespace.tick(1040.0) == 1050.0
     assert rig.namespace.tick(1050.0) is None
     assert rig.queue().available == 1
@@ -292,7 +292,7 @@ def test_abandon_counts_and_changes_properties(rig: Rig) -> None:
 
     def check(rig: Rig) -> None:
         (message,) = rig.acquire()
-        payload = rig.namespace.delivery(rig.queue(), message, locked=True)
+        payload = rig.namespace.receive.delivery(rig.queue(), message, locked=True)
         assert View(payload).header.delivery_count == 2
         assert properties_of(payload) == {"a": 1, "b": 9, "c": None}
         assert type(properties_of(payload)["b"]) is UInt
@@ -431,7 +431,7 @@ def test_properties_that_cannot_be_leave_the_lock(rig: Rig, properties: dict[str
 def test_receive_and_delete(rig: Rig) -> None:
     rig.send(b"a", b"b", b"c")
     answers: list[object] = []
-    rig.namespace.take(rig.queue(), 1, rig.now, lambda messages, refusal: answers.append((messages, refusal)))
+    rig.namespace.receive.take(rig.queue(), 1, rig.now, lambda messages, refusal: answers.append((messages, refusal)))
     rig.turn()
     assert answers == []
     with Rig(rig.files.power_cut()) as cut:

@@ -219,11 +219,13 @@ def test_a_subscription_with_sessions_dead_letters_what_has_none(rig: Rig) -> No
             "DeadLetterErrorDescription": "Session enabled entity doesn't allow a message whose session identifier is "
             "null.",
         }
-        lock = each.namespace.accept_session(entity.active, None, each.now)
+        lock = each.namespace.sessions.accept(entity.active, None, each.now)
         assert lock is not None
         assert not isinstance(lock, Refusal)
         assert lock.session_id == "s"
-        assert [message.session_id for message in each.namespace.acquire(entity.active, 9, each.now, lock)] == ["s"]
+        assert [message.session_id for message in each.namespace.receive.acquire(entity.active, 9, each.now, lock)] == [
+            "s"
+        ]
         assert [copy.session_id for copy in copies(each, A)] == [None, None]
 
 

@@ -50,19 +50,19 @@ def deliver(rig: Rig, count: int = 10) -> list[bytes]:
     queue, found = rig.queue(), []
     for message in rig.acquire(count):
         try:
-            found.append(body_of(rig.namespace.delivery(queue, message, locked=True)))
+            found.append(body_of(rig.namespace.receive.delivery(queue, message, locked=True)))
         except JournalStalled:
-            rig.namespace.pass_over(queue, message, rig.now)
+            rig.namespace.receive.pass_over(queue, message, rig.now)
     return found
 
 
 def take(rig: Rig, count: int, session: SessionLock | None = None) -> tuple[list[bytes], Refusal | None, bool]:
     queue = rig.queue()
     answers: list[tuple[list[Message], Refusal | None]] = []
-    goes_on = rig.namespace.take(queue, count, rig.now, lambda *each: answers.append(each), session)
+    goes_on = rig.namespace.receive.take(queue, count, rig.now, lambda *each: answers.append(each), session)
     rig.run()
     ((messages, refusal),) = answers
-    return [body_of(rig.namespace.delivery(queue, each, locked=False)) for each in messages], refusal, goes_on
+    return [body_of(rig.namespace.receive.delivery(queue, each, locked=False)) for each in messages], refusal, goes_on
 
 
 def counts(rig: Rig) -> list[tuple[int, int]]:
@@ -127,7 +127,7 @@ def test_p48_what_is_given_back_of_a_session_is_not_counted() -> None:
     with stalled(1, requires_session=True) as rig:
         lock = rig.accept("a")
         messages = rig.acquire(10, session=lock)
-        rig.namespace.give_back(rig.queue(), messages, rig.now, lock)
+        rig.namespace.receive.give_back(rig.queue(), messages, rig.now, lock)
         assert counts(rig) == [(1, 0), (2, 0)] and rig.queue().available_in(lock) == 2
 
 

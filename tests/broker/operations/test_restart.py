@@ -31,18 +31,18 @@ def restart(rig: Rig, *names: str, meanwhile: Callable[[], object] = lambda: Non
     found: list[str] = []
 
     async def run() -> None:
-        owners = [owner for name in names if (owner := namespace.find_owner(name)) is not None]
+        owners = [owner for name in names if (owner := namespace.find(name)) is not None]
         old = [part for owner in owners for part in owner.with_parts()]
-        namespace.suspend(old, DOWN)
+        namespace.restart.suspend(old, DOWN)
         served: list[QueueEntity] = old
         try:
-            async with namespace.rebuilding(old, at_once) as rebuilt:
+            async with namespace.restart.rebuilding(old, at_once) as rebuilt:
                 document = json.loads(report({}, rebuilt.old, rebuilt.by_id))
                 found.extend(each for entity in document["entities"] for each in entity["differences"])
                 assert ("agree" in document["summary"]) is not bool(found)
-                served = namespace.replace(rebuilt, DOWN, rig.now)
+                served = namespace.restart.replace(rebuilt, DOWN, rig.now)
         finally:
-            namespace.resume(served)
+            namespace.restart.resume(served)
 
     task = rig.loop.create_task(run())
     meanwhile()
@@ -89,7 +89,7 @@ def seen(rig: Rig) -> dict[str, list[Any]]:
             found[queue.path] = [
                 (message.sequence_number, message.home, message.delivery_count, message.session_id, message.enqueued_at)
                 for message in queue.scan(0)
-            ] + finished(rig.namespace.peek(queue, 0, 100, rig.now))
+            ] + finished(rig.namespace.receive.peek(queue, 0, 100, rig.now))
     return found
 
 
@@ -111,7 +111,7 @@ def test_p49_everything_is_as_it_was_on_disk_and_in_memory(bare: Rig, names: tup
     assert seen(rig) == before
     with rig.reopened() as again:
         assert seen(again) == before
-        assert again.namespace.get_session_state(again.queue("jobs"), "s", again.now) == b"state"
+        assert again.namespace.sessions.get_state(again.queue("jobs"), "s", again.now) == b"state"
 
 
 def test_p49_locks_are_free_and_what_was_seen_is_remembered(bare: Rig) -> None:
@@ -148,7 +148,7 @@ def test_p49_a_removal_that_compaction_has_overtaken_is_repeated_before_the_rest
 
     def meanwhile() -> None:
         rig.loop.run_until_complete(asyncio.sleep(0))  # compaction has made copies, and nothing is written yet
-        rig.namespace.take(rig.queue(), 3, rig.now, lambda messages, refusal: taken.append(len(messages)))
+        rig.namespace.receive.take(rig.queue(), 3, rig.now, lambda messages, refusal: taken.append(len(messages)))
 
     rig.compact(meanwhile)
     assert restart(rig, "orders") == []
@@ -178,29 +178,29 @@ def test_p49_everything_is_refused_meanwhile(bare: Rig) -> None:
     ended: list[Refusal | None] = []
     operation = Send(rig.queue("orders"), [make(b"x")], ended.append)
     assert rig.namespace.enlist(transaction, operation, "orders", rig.now) is None
-    rig.namespace.suspend(old, DOWN)
+    rig.namespace.restart.suspend(old, DOWN)
     assert ended[0] is not None and DOWN.description in ended[0].description
     assert rig.send(b"x") == DOWN
     assert rig.send(b"x", path="news") == DOWN
     assert rig.settle([token], Complete()) == DOWN
     assert rig.acquire() == []
-    assert rig.namespace.accept_session(rig.queue("jobs"), "s", rig.now) == DOWN
+    assert rig.namespace.sessions.accept(rig.queue("jobs"), "s", rig.now) == DOWN
     assert rig.set_state("s", b"y", "jobs") == DOWN
     assert rig.cancel(1) == DOWN
     assert rig.do(rig.namespace.delete_queue, "orders") == DOWN
     assert rig.do(rig.namespace.update_queue, rig.queue("orders").entity.description) == DOWN
     assert rig.do(rig.namespace.delete_subscription, "news", "all") == DOWN
-    assert rig.namespace.find_owner("orders") is None
+    assert rig.queue("orders").entity.deleting
     rig.pass_time(1000.0)
     assert topic.scheduled_count == 1, "nothing becomes due"
-    rig.namespace.resume(old)
+    rig.namespace.restart.resume(old)
     rig.pass_time(0.0)
     assert topic.scheduled_count == 0
     assert rig.send(b"x") is None
 
 
 def _parts(rig: Rig, name: str) -> list[QueueEntity]:
-    owner = rig.namespace.find_owner(name)
+    owner = rig.namespace.find(name)
     assert owner is not None
     return owner.with_parts()
 
@@ -209,11 +209,11 @@ def test_p49_what_is_forwarded_there_waits(bare: Rig) -> None:
     rig = bare
     rig.create("target")
     rig.create("source", forward_to="target")
-    rig.namespace.suspend(_parts(rig, "target"), DOWN)
+    rig.namespace.restart.suspend(_parts(rig, "target"), DOWN)
     rig.send(b"x", path="source")
     rig.pass_time(0.0)
     assert (len(rig.queue("source")), len(rig.queue("target"))) == (1, 0)
-    rig.namespace.resume([rig.queue("target").entity])
+    rig.namespace.restart.resume([rig.queue("target").entity])
     rig.pass_time(5.0)
     rig.pass_time(5.0)
     assert rig.received(path="target") == [b"x"]
@@ -251,7 +251,7 @@ def test_p49_bodies_are_read_from_the_disk_afterwards(rig: Rig) -> None:
         pass
     assert rig.namespace.resident_bytes == 0
     (message,) = rig.acquire()
-    assert body_of(rig.namespace.delivery(rig.queue(), message, locked=True)) == b"a" * 500
+    assert body_of(rig.namespace.receive.delivery(rig.queue(), message, locked=True)) == b"a" * 500
 
 
 @pytest.fixture
@@ -319,11 +319,11 @@ def test_p49_what_is_sent_through_an_entity_that_is_down_is_refused_as_what_is_s
     rig = transfers
     rig.create("open")
     parts = _parts(rig, "orders")
-    rig.namespace.suspend(parts, DOWN)
+    rig.namespace.restart.suspend(parts, DOWN)
     for path in ("open", "others"):
         assert through(rig, make(b"x"), path=path)[0] == DOWN
-    rig.namespace.resume(parts)
-    rig.namespace.suspend(_parts(rig, "open"), DOWN)
+    rig.namespace.restart.resume(parts)
+    rig.namespace.restart.suspend(_parts(rig, "open"), DOWN)
     assert through(rig, make(b"x"), path="open")[0] == DOWN
 
 

@@ -79,7 +79,7 @@ class Story:
     def take(self) -> None:
         path = self.chance.choice(("orders", "parts", "news/subscriptions/some"))
         answers: list[Refusal | None] = []
-        self.rig.namespace.take(
+        self.rig.namespace.receive.take(
             self.rig.queue(path), 2, self.rig.now, lambda messages, refusal: answers.append(refusal)
         )
         self.rig.run()

@@ -38,15 +38,15 @@ def test_a_session_is_received_in_order_by_its_holder(rig: Rig) -> None:
         assert each.received(session=lock) == [b"1", b"3"]
         other = each.accept()
         assert each.received(session=other) == [b"2"]
-        assert each.namespace.accept_session(each.queue(), None, each.now) is None
+        assert each.namespace.sessions.accept(each.queue(), None, each.now) is None
         assert each.received() == []
-        each.namespace.release_session(lock, each.now)
-        each.namespace.release_session(other, each.now)
+        each.namespace.sessions.release(lock, each.now)
+        each.namespace.sessions.release(other, each.now)
 
 
 def test_a_session_that_is_held_is_refused(rig: Rig) -> None:
     lock = rig.accept("x")
-    refused(rig.namespace.accept_session(rig.queue(), "x", rig.now), "com.microsoft:session-cannot-be-locked")
+    refused(rig.namespace.sessions.accept(rig.queue(), "x", rig.now), "com.microsoft:session-cannot-be-locked")
     rig.now += 30.0
     assert rig.accept("x") is not lock  # its time is over, whether or not somebody has ticked
 
@@ -57,8 +57,8 @@ def test_a_session_that_is_held_is_refused(rig: Rig) -> None:
 )
 def test_where_no_session_can_be(rig: Rig, path: str, session_id: str | None, expected: str) -> None:
     rig.create("plain")
-    refused(rig.namespace.accept_session(rig.queue(path), session_id, rig.now), expected)
-    assert finished(rig.namespace.list_sessions(rig.queue("plain"), None, 0, 10)) == []
+    refused(rig.namespace.sessions.accept(rig.queue(path), session_id, rig.now), expected)
+    assert finished(rig.namespace.sessions.list_ids(rig.queue("plain"), None, 0, 10)) == []
     assert rig.set_state("a", b"", "plain") is not None
     assert rig.state("a", "plain") is None
 
@@ -68,7 +68,7 @@ def test_settling_under_the_lock(rig: Rig) -> None:
     lock = rig.accept()
     tokens = [message.lock_token or b"" for message in rig.acquire(4, session=lock)]
     rig.now += 20.0
-    assert rig.namespace.renew_session(lock, rig.now) == 1050.0
+    assert rig.namespace.sessions.renew(lock, rig.now) == 1050.0
     rig.now += 20.0
     assert rig.settle(tokens[:1], Complete(), session=lock) is None
     assert rig.settle(tokens[1:2], DeadLetter("why")) is None  # by token alone, as over $management
@@ -81,11 +81,11 @@ def test_settling_under_the_lock(rig: Rig) -> None:
     rig.now += 10.0
     for answer in (
         rig.settle(tokens[3:], Complete(), session=lock),
-        rig.namespace.renew_session(lock, rig.now),
+        rig.namespace.sessions.renew(lock, rig.now),
         rig.receive_deferred(3, session=lock)[1],
     ):
         refused(answer, "com.microsoft:session-lock-lost")
-    assert isinstance(rig.namespace.renew(rig.queue(), tokens, rig.now), Refusal)
+    assert isinstance(rig.namespace.receive.renew(rig.queue(), tokens, rig.now), Refusal)
     assert rig.receive_deferred(3)[1] is not None
     for each in lives(rig):
         assert each.bodies() == [b"3", b"4"]
@@ -96,9 +96,9 @@ def test_closing_does_not_count_and_running_out_does(rig: Rig) -> None:
     send(rig, ("a", b"1"), ("a", b"2"))
     lock = rig.accept()
     rig.acquire(5, session=lock)
-    rig.namespace.release_session(lock, rig.now)
+    rig.namespace.sessions.release(lock, rig.now)
     assert not lock.is_held(rig.now)
-    rig.namespace.release_session(lock, rig.now)
+    rig.namespace.sessions.release(lock, rig.now)
     lock = rig.accept()
     lost: list[str] = []
     lock.on_lost = lambda: lost.append(lock.session_id)
@@ -122,7 +122,7 @@ def test_an_expired_lock_is_not_released_but_counted(rig: Rig) -> None:
     lock = rig.accept()
     rig.acquire(1, session=lock)
     rig.now += 30.0
-    rig.namespace.release_session(lock, rig.now)  # too late
+    rig.namespace.sessions.release(lock, rig.now)  # too late
     rig.pass_time(0.0)
     (message,) = rig.acquire(1, session=rig.accept())
     assert message.delivery_count == 1
@@ -134,10 +134,10 @@ def test_receive_and_delete_in_a_session(rig: Rig) -> None:
 
     def done(messages: list[object], refusal: Refusal | None) -> None:
         assert refusal is None
-        taken.append([body_of(rig.namespace.delivery(rig.queue(), m, locked=False)) for m in messages])  # type: ignore[arg-type]
+        taken.append([body_of(rig.namespace.receive.delivery(rig.queue(), m, locked=False)) for m in messages])  # type: ignore[arg-type]
 
-    rig.namespace.take(rig.queue(), 5, rig.now, done)  # type: ignore[arg-type]
-    rig.namespace.take(rig.queue(), 5, rig.now, done, rig.accept("b"))  # type: ignore[arg-type]
+    rig.namespace.receive.take(rig.queue(), 5, rig.now, done)  # type: ignore[arg-type]
+    rig.namespace.receive.take(rig.queue(), 5, rig.now, done, rig.accept("b"))  # type: ignore[arg-type]
     rig.run()
     assert taken == [[], [b"2"]]
     assert rig.bodies() == [b"1"]
@@ -145,7 +145,7 @@ def test_receive_and_delete_in_a_session(rig: Rig) -> None:
 
 def test_peek_and_batch_delete_by_session(rig: Rig) -> None:
     send(rig, ("a", b"1"), ("b", b"2"), ("a", b"3"))
-    peeked = finished(rig.namespace.peek(rig.queue(), 0, 10, rig.now, "a"))
+    peeked = finished(rig.namespace.receive.peek(rig.queue(), 0, 10, rig.now, "a"))
     assert [body_of(payload) for payload in peeked] == [b"1", b"3"]
     rig.accept("a")
     assert rig.delete_messages(10, rig.now) == 1  # what is in nobody's hands
@@ -165,7 +165,7 @@ def test_messages_wake_their_holder_or_who_waits_for_a_session(rig: Rig) -> None
     (message,) = rig.acquire(5, session=lock)
     assert rig.settle([message.lock_token or b""], Abandon(), session=lock) is None
     assert told[2:] == ["a 1"]
-    rig.namespace.release_session(lock, rig.now)
+    rig.namespace.sessions.release(lock, rig.now)
     assert told[3:] == ["free"]
 
 
@@ -175,12 +175,12 @@ def test_scheduled_and_expiring_messages_in_sessions(rig: Rig) -> None:
         make_special(b"2", session_id="b", at=1020.0),
     )
     rig.pass_time(10.0)
-    assert rig.namespace.accept_session(rig.queue(), None, rig.now) is None
+    assert rig.namespace.sessions.accept(rig.queue(), None, rig.now) is None
     rig.pass_time(10.0)
     for each in lives(rig):
         lock = each.accept()
         assert each.received(session=lock) == [b"2"]
-        each.namespace.release_session(lock, each.now)
+        each.namespace.sessions.release(lock, each.now)
 
 
 # state
@@ -193,10 +193,10 @@ def test_state_outlives_messages_locks_and_the_broker(rig: Rig) -> None:
     assert rig.set_state("b", b"") is None
     for each in lives(rig):
         assert (each.state("a"), each.state("b")) == (b"two", b"")
-        listed = finished(each.namespace.list_sessions(each.queue(), None, 0, 10))
+        listed = finished(each.namespace.sessions.list_ids(each.queue(), None, 0, 10))
         assert [id for id in listed if id != "filler"] == ["a", "b"]
         # set a moment after the first
-        assert "a" in finished(each.namespace.list_sessions(each.queue(), each.now, 0, 10))
+        assert "a" in finished(each.namespace.sessions.list_ids(each.queue(), each.now, 0, 10))
     assert rig.set_state("a", None) is None
     for each in lives(rig):
         assert (each.state("a"), each.state("b")) == (None, b"")
@@ -206,7 +206,7 @@ def test_a_state_is_there_when_its_record_is(rig: Rig) -> None:
     answers: list[object] = []
     queue = rig.queue()
     for state in (b"one", b"two", None, b"three"):
-        rig.namespace.set_session_state(queue, "a", state, rig.now, answers.append)
+        rig.namespace.sessions.set_state(queue, "a", state, rig.now, answers.append)
     assert (rig.state("a"), answers) == (None, [])
     rig.turn()
     rig.answer()
@@ -226,7 +226,7 @@ def test_a_state_that_could_not_be_written_is_as_it_was(rig: Rig) -> None:
         assert rig.set_state("a", b"two") is not None
         assert rig.set_state("new", b"two") is not None
     assert rig.state("a") == b"one"
-    assert finished(rig.namespace.list_sessions(rig.queue(), None, 0, 10)) == ["a"]
+    assert finished(rig.namespace.sessions.list_ids(rig.queue(), None, 0, 10)) == ["a"]
 
 
 @pytest.mark.parametrize("state", [b"new", None])
@@ -234,7 +234,7 @@ def test_a_state_that_a_copy_overtakes_is_written_again(rig: Rig, state: bytes |
     rig.set_state("a", b"old")
     fill(rig, 3)
     answers: list[object] = []
-    rig.namespace.set_session_state(rig.queue(), "a", state, rig.now, answers.append)
+    rig.namespace.sessions.set_state(rig.queue(), "a", state, rig.now, answers.append)
     rig.compact()  # copies the old one, behind the record of the new one
     rig.run()
     assert answers == [None]
@@ -245,7 +245,7 @@ def test_a_state_that_a_copy_overtakes_is_written_again(rig: Rig, state: bytes |
 def test_a_second_record_that_is_refused_is_tried_until_it_is_written(rig: Rig) -> None:
     rig.set_state("a", b"old")
     answers: list[object] = []
-    rig.namespace.set_session_state(rig.queue(), "a", None, rig.now, answers.append)
+    rig.namespace.sessions.set_state(rig.queue(), "a", None, rig.now, answers.append)
     rig.turn()
     sessions = rig.queue().sessions
     assert sessions is not None
@@ -273,7 +273,7 @@ def test_deleted_sessions_leave_nothing(rig: Rig) -> None:
     lock.on_lost = lambda: lost.append(lock)
     queue = rig.queue()
     rig.namespace.delete_queue("orders", rig.now, lambda refusal: None)
-    assert isinstance(rig.namespace.accept_session(queue, "b", rig.now), Refusal)
+    assert isinstance(rig.namespace.sessions.accept(queue, "b", rig.now), Refusal)
     rig.run()
     assert lost == [lock]
     assert rig.live_bytes() < 20

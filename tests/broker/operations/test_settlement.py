@@ -35,7 +35,7 @@ def test_a_deferred_message_is_received_by_number_alone(rig: Rig, path: str) -> 
             messages, refusal = each.receive_deferred(2, 1, path=path)
             assert refusal is None
             assert numbers(messages) == [2, 1]
-            payload = each.namespace.delivery(each.queue(path), messages[0], locked=True)
+            payload = each.namespace.receive.delivery(each.queue(path), messages[0], locked=True)
             assert body_of(payload) == b"b"
             assert properties_of(payload)["why"] == "later"
             assert messages[0].delivery_count == 1  # once more than when it was deferred
@@ -49,9 +49,9 @@ def test_deferred_is_deferred_after_a_kill_and_after_compaction(rig: Rig) -> Non
     rig.send(b"a", b"b")
     rig.settle(rig.tokens(1), Defer())
     for each in lives(rig):
-        bodies = [body_of(each.namespace.delivery(each.queue(), m, locked=True)) for m in each.acquire(5)]
+        bodies = [body_of(each.namespace.receive.delivery(each.queue(), m, locked=True)) for m in each.acquire(5)]
         assert b"a" not in bodies
-        (payload,) = finished(each.namespace.peek(each.queue(), 1, 1, each.now))
+        (payload,) = finished(each.namespace.receive.peek(each.queue(), 1, 1, each.now))
         assert body_of(payload) == b"a"
         messages, refusal = each.receive_deferred(1)
         assert (numbers(messages), refusal) == ([1], None)
@@ -108,7 +108,7 @@ def test_what_is_taken_for_good_by_number_is_gone(rig: Rig) -> None:
     rig.settle(rig.tokens(2), Defer())
     messages, refusal = rig.receive_deferred(1, delete=True)
     assert refusal is None
-    assert body_of(rig.namespace.delivery(rig.queue(), messages[0], locked=False)) == b"a"
+    assert body_of(rig.namespace.receive.delivery(rig.queue(), messages[0], locked=False)) == b"a"
     with rig.refusing():
         assert rig.receive_deferred(2, delete=True)[1] is not None
     for each in lives(rig):
@@ -235,5 +235,7 @@ def test_nothing_can_be_done_to_a_queue_that_goes(rig: Rig) -> None:
     rig.namespace.delete_queue("orders", rig.now, lambda refusal: None)
     rig.namespace.cancel_scheduled(queue, [1], rig.now, answers.append)
     rig.namespace.delete_messages(queue, 1, rig.now, rig.now, lambda count, refusal: answers.append(refusal))
-    rig.namespace.receive_deferred(queue, [1], rig.now, lambda each, refusal: answers.append(refusal), delete=False)
+    rig.namespace.receive.receive_deferred(
+        queue, [1], rig.now, lambda each, refusal: answers.append(refusal), delete=False
+    )
     assert [isinstance(each, Refusal) and each.condition for each in answers] == ["amqp:not-found"] * 3

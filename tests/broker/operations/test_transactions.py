@@ -107,7 +107,9 @@ def test_sequence_numbers_are_given_out_at_the_commit(client: Client) -> None:
     client.send(make(b"in it"))
     rig.send(b"before it")
     assert client.commit() is None
-    numbers = {body_of(rig.namespace.delivery(rig.queue(), m, locked=False)): m.sequence_number for m in rig.acquire(5)}
+    numbers = {
+        body_of(rig.namespace.receive.delivery(rig.queue(), m, locked=False)): m.sequence_number for m in rig.acquire(5)
+    }
     assert numbers == {b"before it": 1, b"in it": 2}
 
 
@@ -330,7 +332,7 @@ def test_sessions(bare: Rig) -> None:
     assert bare.bodies() == [b"two", b"three"]
     client = Client(bare)
     assert client.settle([two], session=lock) is None
-    bare.namespace.release_session(lock, bare.now)
+    bare.namespace.sessions.release(lock, bare.now)
     refused(client.commit(), conditions.TRANSACTION_ROLLBACK, conditions.SESSION_LOCK_LOST)
     assert bare.bodies() == [b"two", b"three"]
 

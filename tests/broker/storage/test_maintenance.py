@@ -42,7 +42,7 @@ def test_a_settlement_that_a_copy_overtakes_is_written_again(
 def test_receive_and_delete_that_a_copy_overtakes(rig: Rig) -> None:
     bodies = rig.grow()
     answers: list[list[Message]] = []
-    rig.namespace.take(rig.queue(), 2, rig.now, lambda messages, refusal: answers.append(messages))
+    rig.namespace.receive.take(rig.queue(), 2, rig.now, lambda messages, refusal: answers.append(messages))
     rig.compact()
     rig.run()
     assert len(answers[0]) == 2
@@ -57,7 +57,7 @@ def test_a_second_record_that_is_refused_is_tried_until_it_is_written(
     bodies = rig.grow()
     answers: list[object] = []
     if outcome is None:
-        rig.namespace.take(rig.queue(), 1, rig.now, lambda messages, refusal: answers.append(refusal))
+        rig.namespace.receive.take(rig.queue(), 1, rig.now, lambda messages, refusal: answers.append(refusal))
     else:
         rig.namespace.settle(rig.queue(), rig.tokens(), outcome, rig.now, answers.append)
     rig.turn()  # the first one is written

@@ -181,7 +181,7 @@ def _attach_session(
         timeout_ms = {str(key): value for key, value in (link.properties or {}).items()}.get(_TIMEOUT)
         seconds = timeout_ms / 1000 if isinstance(timeout_ms, int) else None
         return connection.host.session_waiters(queue).wait(connection, link, seconds)
-    accepted = connection.host.namespace.accept_session(queue, session_id, now)
+    accepted = connection.host.namespace.sessions.accept(queue, session_id, now)
     if not isinstance(accepted, SessionLock):
         return accepted
     open_session(connection, link, queue, accepted)

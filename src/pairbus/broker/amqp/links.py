@@ -374,7 +374,7 @@ class SourceNode:
         namespace = self.connection.host.namespace
         if self.removes:
             self._reserved += count
-            if not namespace.take(self.queue, count, now, partial(self._taken, count), session=self.session):
+            if not namespace.receive.take(self.queue, count, now, partial(self._taken, count), session=self.session):
                 self.dispatcher.pause(UNREAD_S)
             return count
         connection = self.connection
@@ -385,7 +385,7 @@ class SourceNode:
         taken = 0
         goes_on = True
         while taken < count and connection.takes_more and goes_on:
-            messages = namespace.acquire(self.queue, min(count - taken, _ACQUIRED_MAX), now, self.session)
+            messages = namespace.receive.acquire(self.queue, min(count - taken, _ACQUIRED_MAX), now, self.session)
             if not messages:
                 break
             taken += len(messages)
@@ -393,7 +393,7 @@ class SourceNode:
                 token = message.lock_token
                 assert token is not None
                 try:
-                    payload = namespace.delivery(self.queue, message, locked=True)
+                    payload = namespace.receive.delivery(self.queue, message, locked=True)
                 except JournalError as error:
                     goes_on = self._not_read(messages, message, error, now)
                     if goes_on:
@@ -421,11 +421,11 @@ class SourceNode:
         namespace = self.connection.host.namespace
         is_stalled = isinstance(error, JournalStalled)
         if is_stalled and self.session is None:
-            if not namespace.pass_over(self.queue, message, now):
+            if not namespace.receive.pass_over(self.queue, message, now):
                 self.dispatcher.pause(UNREAD_S)
             return True
         behind = messages[messages.index(message) + 1 :]
-        namespace.give_back(self.queue, [message, *behind] if is_stalled else behind, now, self.session)
+        namespace.receive.give_back(self.queue, [message, *behind] if is_stalled else behind, now, self.session)
         if is_stalled:
             self.dispatcher.pause(UNREAD_S)
         else:
@@ -447,7 +447,7 @@ class SourceNode:
         if messages:
             self._is_waiting = False
         for message in messages:
-            payload = namespace.delivery(self.queue, message, locked=False)
+            payload = namespace.receive.delivery(self.queue, message, locked=False)
             # one that left while the removal was synced has lost it, as with every receive-and-delete
             if not self._is_closed:
                 self.link.send(payload, b"", settled=True)  # nothing can be said of it any more: the tag is empty
@@ -552,7 +552,7 @@ class SourceNode:
         if self.session is not None:
             self.session.on_available = self.session.on_lost = None
             host = self.connection.host
-            host.namespace.release_session(self.session, host.clock())
+            host.namespace.sessions.release(self.session, host.clock())
         for delivery_id in self.unsettled:
             self.connection.forget(self.link, delivery_id)
         self.unsettled.clear()

@@ -241,7 +241,9 @@ def _peek(call: Call) -> Generator[None, None, None]:
     messages: list[dict[str, Any]] = []
     size = 0
     most = min(count, _PEEK_MESSAGES_MAX)
-    for payload in (yield from call.host.namespace.peek(call.queue, start, most, call.now, session_id=session_id)):
+    for payload in (
+        yield from call.host.namespace.receive.peek(call.queue, start, most, call.now, session_id=session_id)
+    ):
         if omits_body:
             payload = without_body(payload)
         size += len(payload)
@@ -257,7 +259,7 @@ def _peek(call: Call) -> Generator[None, None, None]:
 
 
 def _renew(call: Call) -> None:
-    renewed = call.host.namespace.renew(call.queue, call.arguments.tokens("lock-tokens"), call.now)
+    renewed = call.host.namespace.receive.renew(call.queue, call.arguments.tokens("lock-tokens"), call.now)
     if isinstance(renewed, Refusal):
         call.refuse(renewed)
         return
@@ -315,10 +317,12 @@ def _receive_deferred(call: Call) -> None:
             call.refuse(refusal)
             return
         try:
-            payloads = [call.host.namespace.delivery(queue, message, locked=not deletes) for message in messages]
+            payloads = [
+                call.host.namespace.receive.delivery(queue, message, locked=not deletes) for message in messages
+            ]
         except JournalError:
             # Nobody got them, so that counts as no delivery.
-            call.host.namespace.give_back(queue, messages, call.now, session)
+            call.host.namespace.receive.give_back(queue, messages, call.now, session)
             raise
         found = []
         for message, payload in zip(messages, payloads, strict=True):
@@ -335,7 +339,7 @@ def _receive_deferred(call: Call) -> None:
     # The SDKs up to 7.14 defer without waiting for the answer, and ask for the message in the next breath.
     if call.may_wait and any((found := queue.get(n)) is not None and found.state == SETTLING for n in numbers):
         raise _BeingSettled
-    call.host.namespace.receive_deferred(queue, numbers, call.now, done, delete=deletes, session=session)
+    call.host.namespace.receive.receive_deferred(queue, numbers, call.now, done, delete=deletes, session=session)
 
 
 def _delete(call: Call) -> None:
@@ -398,7 +402,7 @@ def _held(call: Call) -> SessionLock:
 
 
 def _renew_session(call: Call) -> None:
-    until = call.host.namespace.renew_session(_held(call), call.now)
+    until = call.host.namespace.sessions.renew(_held(call), call.now)
     if isinstance(until, Refusal):
         call.refuse(until)
     else:
@@ -407,13 +411,13 @@ def _renew_session(call: Call) -> None:
 
 def _get_state(call: Call) -> None:
     lock = _held(call)
-    call.ok(session_state=call.host.namespace.get_session_state(call.queue, lock.session_id, call.now))
+    call.ok(session_state=call.host.namespace.sessions.get_state(call.queue, lock.session_id, call.now))
 
 
 def _set_state(call: Call) -> None:
     lock = _held(call)
     state = call.arguments.optional_bytes("session-state")
-    call.host.namespace.set_session_state(call.queue, lock.session_id, state, call.now, call.done)
+    call.host.namespace.sessions.set_state(call.queue, lock.session_id, state, call.now, call.done)
 
 
 def _list_sessions(call: Call) -> Generator[None, None, None]:
@@ -422,7 +426,7 @@ def _list_sessions(call: Call) -> Generator[None, None, None]:
     # DateTime.MaxValue asks for all that there are; any other time for those whose state changed since
     since = None if since_ms >= _DATETIME_MAX_MS else since_ms / 1000
     most = min(top, _PEEK_MESSAGES_MAX)
-    found = yield from call.host.namespace.list_sessions(call.queue, since, max(0, skip), most)
+    found = yield from call.host.namespace.sessions.list_ids(call.queue, since, max(0, skip), most)
     if found:
         call.ok(skip=Int(skip + len(found)), sessions_ids=Array.of(_STRING_CODE, found))
     else:

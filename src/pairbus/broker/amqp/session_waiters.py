@@ -72,7 +72,7 @@ class SessionWaiters:
     def _open(self) -> None:
         self._due = False
         for link, waiting in list(self._waiting.items()):
-            accepted = self._host.namespace.accept_session(self._queue, None, self._host.clock())
+            accepted = self._host.namespace.sessions.accept(self._queue, None, self._host.clock())
             if accepted is None:
                 return
             if isinstance(accepted, SessionLock):

@@ -346,9 +346,7 @@ class EnqueueOperations(PublishOperations):
                 entity.partitions.confirm(number)
         if entity.partitions is None:
             entity.confirmed_sequence = max(entity.confirmed_sequence, number)
-        if queue.is_timed:
-            self._store.watched[queue] = None
-        queue.wake()
+        self._store.wake(queue)
 
 
 #: The contents to store, the pings, what becomes of each payload (0: it is to be stored), bytes that count as sent, and

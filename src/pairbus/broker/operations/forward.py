@@ -185,15 +185,15 @@ class ForwardOperations(EnqueueOperations, Registry):
 
     # ---- which queues forward
 
-    def _watch(self, entity: QueueEntity) -> None:
-        super()._watch(entity)
+    def watch(self, entity: QueueEntity) -> None:
+        super().watch(entity)
         for queue, destination in entity.forwards:
             self._set_forwarding(queue, destination)
 
-    def _forget(self, entity: QueueEntity, forget: Callable[[MessageQueue, Message], None] | None = None) -> None:
+    def forget(self, entity: QueueEntity, forget: Callable[[MessageQueue, Message], None] | None = None) -> None:
         for queue, _ in entity.forwards:
             self._set_forwarding(queue, None)
-        super()._forget(entity, forget)
+        super().forget(entity, forget)
 
     def _set_forwarding(self, queue: MessageQueue, destination: str | None) -> None:
         forwarding = self._forwarding.get(queue)
@@ -246,7 +246,7 @@ class ForwardOperations(EnqueueOperations, Registry):
         if self._due and not self._is_forwarding:
             self._is_forwarding = True
             due, self._due = self._due, {}
-            self.in_slices(lambda: self._forward_all(due), self._forwarded_all)
+            self._store.slices.run(lambda: self._forward_all(due), self._forwarded_all)
 
     def _forward_all(self, due: Iterable[MessageQueue]) -> Generator[None, None, None]:
         try:
@@ -271,8 +271,7 @@ class ForwardOperations(EnqueueOperations, Registry):
             return
         if source.lifetimes.next <= now and not self.clear_overdue(source, now):
             return
-        key = forwarding.destination.lower()
-        target = self._queues.get(key) or self._topics.get(key)
+        target = self.find(forwarding.destination)
         problem = unavailable(forwarding.destination, target)
         if problem is not None:
             self._refuse_all(source, forwarding, problem, now)

@@ -23,12 +23,14 @@ from pairbus.broker.storage.store import Done, RemovalObserver, Store, refusal_o
 from pairbus.broker.storage.unread import UNREAD_S
 from pairbus.journal import Journal
 
+from .forward import ForwardOperations
 from .lock_tokens import random_tokens
 from .quotas import ENTITIES_MAX
 from .receive import ReceiveOperations
 from .restart import RestartOperations
 from .session_access import SessionAccess
 from .topics import TopicOperations
+from .transactions import TransactionOperations
 
 __all__ = ["ENTITIES_MAX", "UNREAD_S", "Done", "Namespace", "refusal_of", "refusal_of_read"]
 
@@ -44,7 +46,7 @@ _FORGOTTEN_MAX: Final = 1000
 _RETRY_S: Final = 1.0
 
 
-class Namespace(RestartOperations, ReceiveOperations, SessionAccess, TopicOperations):
+class Namespace(TransactionOperations, ForwardOperations, TopicOperations):
     """The entities of a namespace and their messages: everything that the AMQP and HTTP servers call."""
 
     def __init__(
@@ -57,6 +59,9 @@ class Namespace(RestartOperations, ReceiveOperations, SessionAccess, TopicOperat
         self.live_records = store.live_records
         self.maintenance = store.maintenance
         self.slices = store.slices
+        self.receive = ReceiveOperations(store, self)
+        self.sessions = SessionAccess(store, self)
+        self.restart = RestartOperations(store, self, self)
         # What `tick` knows: the time of the last one, and when something is due in queues and entities.
         self._now = -inf
         self._due_at = -inf
@@ -81,7 +86,7 @@ class Namespace(RestartOperations, ReceiveOperations, SessionAccess, TopicOperat
         self = cls(name, journal, memory_budget, new_token or random_tokens(), Slices() if slices is None else slices)
         rebuilt = rebuild(journal.replay(), journal.release)
         self.notes += [f"{folder}: {note}" for note in rebuilt.notes]
-        self._restore(rebuilt.entities.values(), now)
+        self.restore(rebuilt.entities.values(), now)
         self.live_records.next_id = rebuilt.next_id
         self.live_records.meta = rebuilt.meta
         return self
@@ -179,8 +184,8 @@ class Namespace(RestartOperations, ReceiveOperations, SessionAccess, TopicOperat
         if not self._is_going_through:
             self._is_going_through = True
             self._due_at = now
-            self.in_slices(self._go_through)
-        self.offer_unread(now)
+            self._store.slices.run(self._go_through)
+        self.receive.offer_unread(now)
         self.forward_due(now)
         return self.deadline
 

@@ -27,7 +27,7 @@ from pairbus.broker.model.partitions import PARTITION_SHIFT, partition_down
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import SessionLock
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.storage.store import nobody, refusal_of_read, unavailable
+from pairbus.broker.storage.store import Store, nobody, refusal_of_read, unavailable
 from pairbus.journal import JournalError, JournalStalled
 
 from .settlement import SettlementOperations, messages_not_found
@@ -44,15 +44,19 @@ _RELEASE: Final = Release()
 _STATES: Final = {READY: ACTIVE_STATE, DEFERRED: DEFERRED_STATE, SCHEDULED: SCHEDULED_STATE}
 
 
-class ReceiveOperations(SettlementOperations):
-    """Locks, takes, peeks and renews messages; part of the namespace."""
+class ReceiveOperations:
+    """Locks, takes, peeks and renews messages."""
+
+    def __init__(self, store: Store, settlement: SettlementOperations) -> None:
+        self._store = store
+        self._settlement = settlement
 
     def acquire(self, queue: MessageQueue, count: int, now: float, session: SessionLock | None = None) -> list[Message]:
         """Return up to `count` messages, locked, or held by the session's lock; none while receiving is disabled."""
         entity = queue.entity
         if entity.deleting or queue.refuses_receives is not None:
             return []
-        if queue.lifetimes.next <= now and not self.clear_overdue(queue, now):
+        if queue.lifetimes.next <= now and not self._settlement.clear_overdue(queue, now):
             return []
         messages = queue.acquire(count, now, self._store.new_token, session)
         if messages:
@@ -69,7 +73,7 @@ class ReceiveOperations(SettlementOperations):
         if refusal is not None:
             done([], refusal if not queue.entity.deleting else None)
             return True
-        if queue.lifetimes.next <= now and not self.clear_overdue(queue, now):
+        if queue.lifetimes.next <= now and not self._settlement.clear_overdue(queue, now):
             done([], None)
             return True
         messages = queue.draw(count, now, session)
@@ -100,7 +104,7 @@ class ReceiveOperations(SettlementOperations):
                 return True
             readable.append(message)
         if readable:
-            self.remove(queue, readable, False, lambda refusal: done([] if refusal is not None else readable, refusal))
+            self._remove(queue, readable, done)
         else:
             done([], None)
         return goes_on
@@ -117,13 +121,13 @@ class ReceiveOperations(SettlementOperations):
         """Return messages that were acquired and that nobody got: that counts as no delivery."""
         tokens = [message.lock_token for message in messages if message.lock_token is not None]
         if tokens:
-            self.settle(queue, tokens, _RELEASE, now, nobody, session=session)
+            self._settlement.settle(queue, tokens, _RELEASE, now, nobody, session=session)
 
     def offer_unread(self, now: float) -> None:
         """Return some messages that could not be read, once they can be."""
-        queue = self._store.unread.offer_due(now, lambda each: self._journal.answers(each.segment, each.offset))
+        queue = self._store.unread.offer_due(now, lambda each: self._store.journal.answers(each.segment, each.offset))
         if queue is not None:
-            self.wake(queue)
+            self._store.wake(queue)
 
     def receive_deferred(
         self,
@@ -155,15 +159,12 @@ class ReceiveOperations(SettlementOperations):
         if messages is None:
             done([], messages_not_found(queue, numbers, DEFERRED))
         elif delete and messages:
-            self._take_for_good(queue, messages, done)
+            self._take_deferred(queue, messages, done)
         else:
             self._store.watched[queue] = None
             done(messages, None)
 
-    def _take_for_good(self, queue: MessageQueue, messages: list[Message], done: Taken) -> None:
-        def finish(refusal: Refusal | None) -> None:
-            done([] if refusal is not None else messages, refusal)
-
+    def _take_deferred(self, queue: MessageQueue, messages: list[Message], done: Taken) -> None:
         try:
             for message in messages:
                 self._store.fetch(queue, message)
@@ -171,7 +172,13 @@ class ReceiveOperations(SettlementOperations):
             self._store.restore(queue, messages)
             done([], refusal_of_read(error))
             return
-        self.remove(queue, messages, False, finish)
+        self._remove(queue, messages, done)
+
+    def _remove(self, queue: MessageQueue, messages: list[Message], done: Taken) -> None:
+        """Remove messages that are received and deleted, and then give them to `done`."""
+        self._settlement.remove(
+            queue, messages, False, lambda refusal: done([] if refusal is not None else messages, refusal)
+        )
 
     def delivery(self, queue: MessageQueue, message: Message, *, locked: bool, is_peeked: bool = False) -> bytes:
         """Return the bytes of a delivery. Raises JournalError when the content is on disk and can't be read."""

@@ -61,7 +61,7 @@ class Registry(StoreOperations):
         # names that are being created
         self._claimed: set[str] = set()
 
-    def _restore(self, entities: Iterable[QueueEntity], now: float) -> None:
+    def restore(self, entities: Iterable[QueueEntity], now: float) -> None:
         """Enter the entities that replay has found."""
         for entity in entities:
             self._store.by_id[entity.id] = entity
@@ -72,9 +72,9 @@ class Registry(StoreOperations):
                 self._topics[entity.name.lower()] = entity
             elif not isinstance(entity, Subscription | TransferQueue):
                 self._queues[entity.name.lower()] = entity
-            self._watch(entity)
+            self.watch(entity)
 
-    def _watch(self, entity: QueueEntity) -> None:
+    def watch(self, entity: QueueEntity) -> None:
         """Watch the deadlines of an entity that was described or restored."""
         self._set_down(entity)
         entity.active.holds_back = self._holds_back
@@ -86,6 +86,11 @@ class Registry(StoreOperations):
             self._aging[entity.id] = entity
         else:
             self._aging.pop(entity.id, None)
+
+    def find(self, name: str) -> QueueEntity | Topic | None:
+        """Return the queue or topic with this name, in any case."""
+        key = name.lower()
+        return self._queues.get(key) or self._topics.get(key)
 
     # ---- partitions
 
@@ -102,7 +107,7 @@ class Registry(StoreOperations):
             for entity in list(self._store.by_id.values()):
                 entity.active.holds_back = holds_back
         if releases and self.late_count:
-            self.in_slices(self._release_late)
+            self._store.slices.run(self._release_late)
 
     @property
     def late_count(self) -> int:
@@ -114,9 +119,7 @@ class Registry(StoreOperations):
             queue = entity.active
             while queue.late and not self._holds_back:
                 queue.release_late(_RELEASED)
-                if queue.is_timed:
-                    self._store.watched[queue] = None
-                queue.wake()
+                self._store.wake(queue)
                 yield
 
     def _set_down(self, entity: QueueEntity) -> None:
@@ -163,7 +166,7 @@ class Registry(StoreOperations):
             name = getattr(new, field, None)
             if name is None or name == getattr(old, field, None):
                 continue
-            entity = self.queues.get(name.lower()) or self.topics.get(name.lower())
+            entity = self.find(name)
             if entity is not None and entity.suspended is not None:
                 return entity.suspended
             if entity is None or entity.deleting:
@@ -229,7 +232,7 @@ class Registry(StoreOperations):
                 return
             entity.segment, entity.offset = segment, offset
             enter()
-            self._watch(entity)
+            self.watch(entity)
             done(None)
 
         try:
@@ -259,7 +262,7 @@ class Registry(StoreOperations):
             entity.segment, entity.offset, entity.record_bytes = segment, offset, len(payload)
             apply(revision)
             entity.accessed_at = now
-            self._watch(entity)
+            self.watch(entity)
             done(None)
 
         self._store.append(entity.KIND, payload, written)
@@ -293,20 +296,20 @@ class Registry(StoreOperations):
                     entity.deleting, entity.recopied = entity.suspended is not None, False
                 done(refusal_of(error))
                 return
-            self.in_slices(lambda: self._forget_all(entities), lambda: done(None))
+            self._store.slices.run(lambda: self._forget_all(entities), lambda: done(None))
 
         self._store.append(records.DELETED, payload, written)
 
     def _forget_all(self, entities: Sequence[QueueEntity]) -> Generator[None, None, None]:
         for entity in entities:
             if not entity.deleted:
-                self._forget(entity)
+                self.forget(entity)
                 yield
         yield from self.detach_deleted()
         for entity in entities:
             entity.let_go()
 
-    def _forget(self, entity: QueueEntity, forget: Callable[[MessageQueue, Message], None] | None = None) -> None:
+    def forget(self, entity: QueueEntity, forget: Callable[[MessageQueue, Message], None] | None = None) -> None:
         """Take an entity out of memory; `forget` is called for each of its messages, in small steps."""
         entity.deleted = True
         self._unlist(entity)

@@ -21,10 +21,11 @@ from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.model.transaction import rolled_back
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.replay import PartialReplay, held_bytes
+from pairbus.broker.storage.store import Store
 from pairbus.journal import JournalError
 from pairbus.journal.journal import START
 
-from .forward import ForwardOperations
+from .registry import Registry
 from .transactions import TransactionOperations
 
 #: How soon what the disk refused to write, or what still enters its queues, is looked at again.
@@ -59,26 +60,27 @@ class Rebuilt:
         self.held = held_bytes(self.by_id.values())
 
 
-class RestartOperations(TransactionOperations, ForwardOperations):
-    """Restarts entities; part of the namespace."""
+class RestartOperations:
+    """Suspends entities, rebuilds them from the journal and puts them in the place of the old ones."""
 
-    def find_owner(self, path: str) -> QueueEntity | Topic | None:
-        """Return the queue or topic with this name, which is not being deleted."""
-        entity = self.queues.get(path) or self.topics.get(path)
-        return None if entity is None or entity.deleting else entity
+    def __init__(self, store: Store, registry: Registry, transactions: TransactionOperations) -> None:
+        self._store = store
+        self._journal = store.journal
+        self._registry = registry
+        self._transactions = transactions
 
     def suspend(self, entities: Sequence[QueueEntity], refusal: Refusal) -> None:
         """Refuse everything that is asked of these entities, and roll back the transactions that they are part of."""
         for entity in entities:
             entity.suspend(refusal)
         for transaction in self._store.transactions.concerning(entities):
-            self.roll_back(transaction, rolled_back(refusal))
+            self._transactions.roll_back(transaction, rolled_back(refusal))
 
     def resume(self, entities: Sequence[QueueEntity]) -> None:
         """Serve these entities again."""
         for entity in entities:
             entity.resume()
-            self._watch(entity)
+            self._registry.watch(entity)
             for queue in (entity.active, entity.dead_letter):
                 queue.wake()
 
@@ -112,11 +114,11 @@ class RestartOperations(TransactionOperations, ForwardOperations):
                 old.on_deleted = None
         # Subscriptions first: their topic would drop them one by one.
         for old in sorted(rebuilt.old, key=lambda each: not isinstance(each, Subscription)):
-            self._forget(old, self._store.forget)
+            self._registry.forget(old, self._store.forget)
         new = list(rebuilt.by_id.values())
         for entity in new:
             entity.suspend(refusal)
-        self._restore(new, now)
+        self._registry.restore(new, now)
         for old in rebuilt.old:
             rebuilt_one = rebuilt.by_id.get(old.id)
             if rebuilt_one is not None:

@@ -21,7 +21,7 @@ from pairbus.broker.model.partitions import partition_down, partition_for
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import Session, SessionLock, Sessions
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.storage.store import Done, nobody, refusal_of, unavailable
+from pairbus.broker.storage.store import Done, Store, nobody, refusal_of, unavailable
 from pairbus.journal import JournalError
 
 from .settlement import SettlementOperations
@@ -29,10 +29,14 @@ from .settlement import SettlementOperations
 SESSIONS_MAX: Final = 1_000_000
 
 
-class SessionAccess(SettlementOperations):
-    """Accepts, renews and releases sessions and keeps their states; part of the namespace."""
+class SessionAccess:
+    """Accepts, renews and releases sessions and keeps their states."""
 
-    def accept_session(self, queue: MessageQueue, session_id: str | None, now: float) -> SessionLock | Refusal | None:
+    def __init__(self, store: Store, settlement: SettlementOperations) -> None:
+        self._store = store
+        self._settlement = settlement
+
+    def accept(self, queue: MessageQueue, session_id: str | None, now: float) -> SessionLock | Refusal | None:
         """Lock the session with this id or, without one, the next free session; return None when no session is free."""
         sessions = queue.sessions
         refusal = _refusal(queue, session_id)
@@ -41,8 +45,8 @@ class SessionAccess(SettlementOperations):
         queue.entity.accessed_at = now
         # Its time may be over though nobody has looked yet.
         if sessions.deadline() <= now:
-            self.expire_locks(queue, now)
-        if queue.lifetimes.next <= now and not self.clear_overdue(queue, now) and session_id is None:
+            self._settlement.expire_locks(queue, now)
+        if queue.lifetimes.next <= now and not self._settlement.clear_overdue(queue, now) and session_id is None:
             return None
         if session_id is not None and queue.is_down(session_id):
             return partition_down(queue.path, partition_for(session_id))
@@ -57,7 +61,7 @@ class SessionAccess(SettlementOperations):
             self._store.watched[queue] = None
         return lock
 
-    def renew_session(self, lock: SessionLock, now: float) -> float | Refusal:
+    def renew(self, lock: SessionLock, now: float) -> float | Refusal:
         """Return until when the session is locked from now on, or the refusal."""
         queue = lock.queue
         if queue.sessions is None or not lock.is_held(now):
@@ -66,7 +70,7 @@ class SessionAccess(SettlementOperations):
         queue.sessions.renew(lock, now + queue.lock_duration)
         return lock.locked_until
 
-    def release_session(self, lock: SessionLock, now: float) -> None:
+    def release(self, lock: SessionLock, now: float) -> None:
         """Release a session that its receiver closes: unsettled messages are available again, with the same delivery
         count. Does nothing when the lock has expired."""
         queue = lock.queue
@@ -74,17 +78,17 @@ class SessionAccess(SettlementOperations):
             return
         queue.entity.accessed_at = now
         if not queue.release_session(lock):
-            self.wake(queue)
+            self._store.wake(queue)
             return
-        self.in_slices(lambda: self._release(lock))
+        self._store.slices.run(lambda: self._releasing(lock))
 
-    def _release(self, lock: SessionLock) -> Generator[None, None, None]:
+    def _releasing(self, lock: SessionLock) -> Generator[None, None, None]:
         """Return the rest of the messages of a session that holds many."""
         while lock.queue.release_session(lock):
             yield
-        self.wake(lock.queue)
+        self._store.wake(lock.queue)
 
-    def list_sessions(
+    def list_ids(
         self, queue: MessageQueue, updated_after: float | None, skip: int, top: int
     ) -> Generator[None, None, list[str]]:
         """Return ids of sessions with messages or state or, with a time, of those whose state was set after it. To be
@@ -93,7 +97,7 @@ class SessionAccess(SettlementOperations):
 
     # ---- state
 
-    def get_session_state(self, queue: MessageQueue, session_id: str, now: float) -> bytes | None:
+    def get_state(self, queue: MessageQueue, session_id: str, now: float) -> bytes | None:
         """Return the state of a session, or None. Raises JournalError when it can't be read."""
         queue.entity.accessed_at = now
         session = None if queue.sessions is None else queue.sessions.get(session_id)
@@ -102,9 +106,7 @@ class SessionAccess(SettlementOperations):
         state = session.state
         return self._store.journal.read(state.segment, state.offset, state.length) if state.length else b""
 
-    def set_session_state(
-        self, queue: MessageQueue, session_id: str, state: bytes | None, now: float, done: Done
-    ) -> None:
+    def set_state(self, queue: MessageQueue, session_id: str, state: bytes | None, now: float, done: Done) -> None:
         """Set the state of a session, None to clear it. The caller must know that the receiver holds the session."""
         refusal = _refusal(queue, session_id)
         if refusal is None and state is not None and len(state) > queue.message_bytes_max:

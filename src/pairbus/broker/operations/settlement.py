@@ -78,7 +78,7 @@ class SettlementOperations(StoreOperations):
             for message in messages:
                 queue.offer(message)
             finish(None)
-            self.wake(queue)
+            self._store.wake(queue)
         else:
             try:
                 changes = [self._failed(queue, message, outcome) for message in messages]
@@ -175,7 +175,7 @@ class SettlementOperations(StoreOperations):
                 if queue.entity.deleting:
                     break
 
-        self.in_slices(draw, lambda: finish(0, None))
+        self._store.slices.run(draw, lambda: finish(0, None))
 
     # ---- records
 
@@ -282,7 +282,7 @@ class SettlementOperations(StoreOperations):
                 message.home = HOMES[place]
                 queue.offer(message)
         finish(None)
-        self.wake(queue)
+        self._store.wake(queue)
         if queue.dead_letter is not None:
             queue.dead_letter.wake()
 
@@ -296,12 +296,6 @@ class SettlementOperations(StoreOperations):
         dead_letter.insert(message)
         dead_letter.offer(message)
 
-    def wake(self, queue: MessageQueue) -> None:
-        """Tell the receivers of a queue that messages are available, and watch its deadlines."""
-        if queue.is_timed:
-            self._store.watched[queue] = None
-        queue.wake()
-
     # ---- time
 
     def expire_locks(self, queue: MessageQueue, now: float) -> None:
@@ -313,7 +307,7 @@ class SettlementOperations(StoreOperations):
         if exhausted_messages:
             self._dead_letter_all(queue, exhausted_messages, exhausted)
         if returned or queue.sessions is not None:
-            self.wake(queue)
+            self._store.wake(queue)
 
     def expire_messages(self, queue: MessageQueue, now: float) -> bool:
         """Dead-letter or drop messages whose lifetime is over, and dead-letter those that should be already: a bounded
@@ -335,7 +329,7 @@ class SettlementOperations(StoreOperations):
         woken when they are."""
         if queue not in self._store.clearing and not self.expire_messages(queue, now):
             self._store.clearing.add(queue)
-            self.in_slices(lambda: self._clear(queue, now))
+            self._store.slices.run(lambda: self._clear(queue, now))
         return queue not in self._store.clearing
 
     def _clear(self, queue: MessageQueue, now: float) -> Generator[None, None, None]:
@@ -344,7 +338,7 @@ class SettlementOperations(StoreOperations):
                 yield
         finally:
             self._store.clearing.discard(queue)
-        self.wake(queue)
+        self._store.wake(queue)
         if queue.on_session_free is not None:
             queue.on_session_free()
 

@@ -59,7 +59,7 @@ class TransactionOperations(TransferOperations):
     def _refuses_to_send(self, transaction: Transaction, operation: Send, via: str | None) -> Refusal | None:
         target = operation.target
         if via is None and transaction.via not in (None, root_of(target.entity)):
-            found = self._topics.get(transaction.via) or self._queues.get(transaction.via)
+            found = self.find(transaction.via)
             operation.via = found.active if found is not None and not isinstance(found, Topic) else found
         if operation.via is None:
             return self.refuses(target, operation.payloads)

@@ -16,7 +16,7 @@ from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.shared_bodies import let_go, load, unload
 from pairbus.broker.model.transaction import OpenTransactions
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.slices import Job, Slices, SlicesFull
+from pairbus.broker.slices import Slices
 from pairbus.journal import Journal, JournalBusy, JournalError, JournalFull, JournalStalled, RecordTooLarge
 
 from .live_records import LiveRecords
@@ -67,10 +67,6 @@ def unavailable(entity: QueueEntity | None, name: str) -> Refusal:
 
 def nobody(refusal: Refusal | None) -> None:
     """Ignore the answer to what the broker does by itself."""
-
-
-def ignore() -> None:
-    """Do nothing when something is over."""
 
 
 class Refused(Exception):
@@ -184,6 +180,12 @@ class Store:
         except JournalError as error:
             written(error, -1, -1)
 
+    def wake(self, queue: MessageQueue) -> None:
+        """Tell the receivers of a queue that messages are available, and watch its deadlines."""
+        if queue.is_timed:
+            self.watched[queue] = None
+        queue.wake()
+
     # contents
 
     def keep(self, queue: MessageQueue, message: Message) -> None:
@@ -274,19 +276,6 @@ class StoreOperations:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._journal = store.journal
-
-    def in_slices(self, work: Callable[[], Generator[None, None, None]], done: Callable[[], None] = ignore) -> None:
-        """Do what takes long in slices and then call `done`; at once where no more can be done in slices, as at the
-        end."""
-
-        def finish(job: Job[None]) -> None:
-            job.result()
-            done()
-
-        try:
-            self._store.slices.start(work(), finish)
-        except SlicesFull:
-            Slices().start(work(), finish)
 
 
 def recopied(messages: list[Message]) -> bool:
