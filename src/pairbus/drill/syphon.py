@@ -117,8 +117,10 @@ class DrillSyphon:
         """Run an empty query, since the first one of a session takes seconds that later ones don't."""
         if self._plan.engine != "spark":
             return
+        from pairbus.spark.syphon.engine import warm_up
+
         engine = await self._engine(None)
-        warming = asyncio.ensure_future(on_a_thread(engine.warm_up))
+        warming = asyncio.ensure_future(on_a_thread(lambda: warm_up(engine)))
         try:
             await asyncio.shield(warming)
         finally:

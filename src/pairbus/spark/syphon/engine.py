@@ -82,13 +82,14 @@ class SparkEngine(OnAThread):
         self._loop = asyncio.get_running_loop()
         return await super().run()
 
-    def warm_up(self) -> None:
-        """Run one empty batch in place of `run`, on the calling thread."""
-        self._syphon.warm_up()
-
     def _on_loop(self, call: Callable[..., None], *arguments: Any) -> None:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(call, *arguments)
+
+
+def warm_up(engine: SparkEngine) -> None:
+    """Run one empty batch of an engine that does not run, and end it."""
+    engine._syphon.warm_up()
 
 
 def _settings() -> list[inspect.Parameter]:
