@@ -4,16 +4,23 @@ A mutant is one module with one change in its syntax tree: a comparison or an op
 number increased by one, a statement or a return value left out. The sample is the same on each run, and stays the same
 for functions that don't change: the sites whose digests are the smallest. A mutant is run against the fast tests that
 mirror its module or name it, in a process forked from one that has imported pytest and the libraries.
+
+The score says how much of a module its own tests notice, not how much the whole suite would: a mutant that only a test
+of another folder catches has survived. Each test file is run once without a change: one that fails then, or takes more
+than `SLOW_FILE_S` of a processor, is left out and named. One failing example of Hypothesis's is enough: none is shrunk.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
+import functools
 import hashlib
 import importlib.abc
 import importlib.util
 import json
+import math
 import os
 import resource
 import signal
@@ -25,6 +32,9 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, ModuleType
+
+import pytest
+from hypothesis import Phase, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "pairbus"
@@ -40,9 +50,12 @@ FOLDERS = {
     "pairing/routing": "pairing",
     "syphon/core": "syphon",
 }
-#: A mutant is caught, too, if its tests use more of a processor than this, or wait for longer: no module needs as much.
-CPU_S = 120
-WAIT_S = 600.0
+#: What a test file may use of a processor, without a change, to be run for each mutant.
+SLOW_FILE_S = 20.0
+#: A mutant is caught, too, if its tests use more of a processor than three times what they use without a change, and
+#: this; or if they take ten times as long, and this.
+SPARE_CPU_S = 10.0
+SPARE_WAIT_S = 60.0
 #: The exit code of a process in which the tests did not even begin.
 BROKEN = 99
 
@@ -199,8 +212,8 @@ def all_sites() -> Iterator[Site]:
                 yield from mutation.sites
 
 
-def tests_of(module: str) -> list[str]:
-    """Return the test files that mirror the module, and those that name it, the mirroring ones first."""
+def tests_of(module: str) -> tuple[list[str], list[str]]:
+    """Return the test files that mirror the module, and those that name it; if there are none, those beside them."""
     inside = module.removeprefix("pairbus.").replace(".", "/")
     folder = next(tests for source, tests in FOLDERS.items() if inside.startswith(f"{source}/"))
     name = inside.rpartition("/")[2]
@@ -213,7 +226,22 @@ def tests_of(module: str) -> list[str]:
             text = path.read_text()
             if module in text or (f"from {package} import" in text and name in text):
                 others.append(str(path))
-    return mirrors + others
+    if not mirrors and not others:
+        others = [str(path) for path in sorted((ROOT / "tests" / inside).parent.glob("test_*.py"))]
+    return mirrors, others
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a test file takes without a change."""
+
+    passes: bool
+    cpu_s: float
+    wait_s: float
+
+    @property
+    def is_run(self) -> bool:
+        return self.passes and self.cpu_s <= SLOW_FILE_S
 
 
 class Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -234,35 +262,70 @@ class Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(self.code, module.__dict__)  # noqa: S102 - to run a changed module is what this is for
 
 
-def run_in_child(site: Site, tests: list[str]) -> int:
-    """Return pytest's exit code for the mutant. Runs in a forked process."""
-    import pytest
+class WithoutShrinking:
+    """A plugin of pytest's, for which one failing example of Hypothesis's is enough."""
 
-    mutation = Mutation(site.module, site)
-    tree = ast.fix_missing_locations(mutation.visit(ast.parse(source_of(site.module).read_text())))
-    sys.meta_path.insert(0, Mutated(site.module, compile(tree, str(source_of(site.module)), "exec")))
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self) -> None:
+        phases = (Phase.explicit, Phase.generate)
+        settings.register_profile("mutants", settings.get_profile(settings.get_current_profile_name()), phases=phases)
+        settings.load_profile("mutants")
+
+
+def run_in_child(site: Site | None, tests: list[str], cpu_s: float) -> int:
+    """Return pytest's exit code for the mutant, or for the code as it is. Runs in a forked process."""
+    if site is not None:
+        mutation = Mutation(site.module, site)
+        tree = ast.fix_missing_locations(mutation.visit(ast.parse(source_of(site.module).read_text())))
+        sys.meta_path.insert(0, Mutated(site.module, compile(tree, str(source_of(site.module)), "exec")))
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(cpu_s), math.ceil(cpu_s)))
     quiet = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(quiet, descriptor)
     options = ["-x", "-q", "--assert=plain", "-p", "no:xdist", "-m", "not slow and not soak", "--timeout", "0"]
     # The libraries are imported already, which pytest warns of, and warnings are errors.
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    return int(pytest.main([*options, *tests]))
+    return int(pytest.main([*options, *tests], plugins=[WithoutShrinking()]))
 
 
-def start(site: Site, tests: list[str]) -> int:
+def start(site: Site | None, tests: list[str], cpu_s: float) -> int:
     child = os.fork()
     if child == 0:
         try:
             os.setsid()
-            os._exit(run_in_child(site, tests))
+            os._exit(run_in_child(site, tests, cpu_s))
         except BaseException:  # what fails before the tests begin says nothing of them
             traceback.print_exc()
             os._exit(BROKEN)
     return child
+
+
+def end(child: int) -> None:
+    """End what the tests of a mutant have left behind, and the tests themselves if they still run."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+
+
+@functools.cache
+def cost_of(test: str) -> Cost:
+    began = time.monotonic()
+    child = start(None, [test], 10 * SLOW_FILE_S)
+    _, status, used = os.wait4(child, 0)
+    end(child)
+    # 5: all of its tests are slow ones.
+    passes = os.waitstatus_to_exitcode(status) in (0, 5)
+    cost = Cost(passes, used.ru_utime + used.ru_stime, time.monotonic() - began)
+    if not cost.is_run:
+        print(f"left out: {test}: {cost}", file=sys.stderr, flush=True)
+    return cost
+
+
+def tests_to_run(module: str) -> list[str]:
+    """Return the test files for a module: those that mirror it first, and of these the fastest."""
+    by_kind = [sorted(tests, key=lambda test: cost_of(test).cpu_s) for tests in tests_of(module)]
+    return [test for tests in by_kind for test in tests if cost_of(test).is_run]
 
 
 def main() -> None:
@@ -272,7 +335,6 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     import azure.servicebus.aio.management  # noqa: F401
-    import hypothesis  # noqa: F401
     import pytest_asyncio  # noqa: F401
     import uvloop  # noqa: F401
 
@@ -286,22 +348,25 @@ def main() -> None:
     while waiting or running:
         while waiting and len(running) < arguments.jobs:
             site = waiting.pop()
-            tests = tests_of(site.module)
+            tests = tests_to_run(site.module)
             if tests:
-                running[start(site, tests)] = (site, time.monotonic() + WAIT_S)
+                cpu_s = 3 * sum(cost_of(test).cpu_s for test in tests) + SPARE_CPU_S
+                wait_s = 10 * sum(cost_of(test).wait_s for test in tests) + SPARE_WAIT_S
+                running[start(site, tests, cpu_s)] = (site, time.monotonic() + wait_s)
             else:
                 fates[site] = "untested"
         child, status = os.waitpid(-1, os.WNOHANG)
         if child in running:
             site, _ = running.pop(child)
+            end(child)
             code = os.waitstatus_to_exitcode(status)
             if code in (BROKEN, 3, 4):  # 3 and 4: pytest's own failure, and wrong arguments
                 sys.exit(f"the tests of {site} could not be run: exit code {code}")
             fates[site] = {0: "survived", 5: "untested"}.get(code, "caught")
             print(f"{len(fates)}/{len(sample)} {fates[site]}: {site}", file=sys.stderr, flush=True)
-        for child, (site, end) in list(running.items()):
-            if time.monotonic() > end:
-                os.killpg(child, signal.SIGKILL)
+        for child, (site, latest) in list(running.items()):
+            if time.monotonic() > latest:
+                end(child)
                 os.waitpid(child, 0)
                 del running[child]
                 fates[site] = "caught"
