@@ -201,9 +201,8 @@ def test_no_file_grows_past_the_limit(repository: list[Path]) -> None:
     assert grown == {}, "look for the second idea in it"
 
 
-# Each is a hot path, which a call per part would slow down.
 # Hot paths, in as few calls as can be.
-LONG_FUNCTIONS = {"amqp/performatives._hot_flow", "broker/format/content.delivery", "broker/operations/enqueue.send"}
+LONG_FUNCTIONS = {"broker/format/content.delivery", "broker/operations/enqueue.send"}
 
 
 def test_no_function_is_longer_than_a_screen() -> None:

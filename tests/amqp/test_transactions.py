@@ -112,9 +112,9 @@ def test_transfers_carry_the_transaction(
     )  # fmt: skip
 
 
-def test_a_tag_beyond_what_amqp_allows_is_refused() -> None:
-    with pytest.raises(EncodeError, match="too long"):
-        encode_transfer(0, 0, b"t" * 220, 0, False, False, in_transaction(b"i" * 32))
+def test_states_and_ids_that_are_too_long_are_refused() -> None:
+    with pytest.raises(EncodeError, match="a state of 240 bytes is too long"):
+        encode_transfer(0, 0, b"tag", 0, False, False, b"s" * 240)
     with pytest.raises(EncodeError, match="up to 32 bytes, not 33"):
         in_transaction(b"i" * 33)
 

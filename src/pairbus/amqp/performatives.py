@@ -1,7 +1,7 @@
 """Encodes and decodes the performatives, whose classes stand in `performative_types`.
 
-`decode_performative` reads any of them by its schema. Transfer, disposition and flow come with every message, so they
-are read by hand-written code first; what that code doesn't recognise at once goes the general way, where errors are
+`decode_performative` reads any of them by its schema. Transfer, disposition and flow come with every message: straight
+code, made for each of them, reads them first. What it doesn't recognise at once goes the general way, where errors are
 told. The performatives that a broker writes by the thousand have their own encoders.
 
 Not decided here: whether a performative is welcome in the peer's state.
@@ -13,8 +13,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-from pairbus.amqp.composite import COMPOSITES, PERFORMATIVES, decode_fields, read_descriptor
-from pairbus.amqp.decoding import truncated, unpack_u32
+from pairbus.amqp.composite import COMPOSITES, PERFORMATIVES, Composite, decode_fields, read_descriptor
+from pairbus.amqp.decoding import decode, truncated, unpack_u32
 from pairbus.amqp.encoding import encode
 from pairbus.amqp.errors import DecodeError, EncodeError
 from pairbus.amqp.performative_types import (
@@ -103,233 +103,109 @@ def _flow_endings() -> dict[bytes, tuple[int, int | None, bool, bool]]:
     return endings
 
 
-_TRANSFER_ENDINGS: Final = _transfer_endings()
-_DISPOSITION_ENDINGS: Final = _disposition_endings()
-_FLOW_ENDINGS: Final = _flow_endings()
-
-
-def _hot_transfer(buf: bytes, offset: int) -> tuple[Transfer, int] | None:
-    if buf[offset + 5] < 4:
-        return None
-    end = offset + 5 + buf[offset + 4]
-    o = offset + 6
-    transfer = _new_transfer(Transfer)
-    code = buf[o]
-    if code == 0x52:
-        transfer.handle = buf[o + 1]
-        o += 2
-    elif code == 0x43:
-        transfer.handle = 0
-        o += 1
-    else:
-        return None
-    code = buf[o]
-    if code == 0x70:
-        transfer.delivery_id = unpack_u32(buf, o + 1)[0]
-        o += 5
-    elif code == 0x52:
-        transfer.delivery_id = buf[o + 1]
-        o += 2
-    elif code == 0x43:
-        transfer.delivery_id = 0
-        o += 1
-    else:
-        return None
+_HotDecoder = Callable[[bytes, int], tuple[Any, int] | None]
+#: The usual encodings of a number: constructor, value and width, as source text.
+_FORMS: Final = {
+    "null": (0x40, "None", 1), "zero": (0x43, "0", 1), "small": (0x52, "buf[o + 1]", 2),
+    "wide": (0x70, "unpack_u32(buf, o + 1)[0]", 5),
+}  # fmt: skip
+_TAG: Final = """
     if buf[o] != 0xA0:
         return None
     start = o + 2
     o = start + buf[o + 1]
-    transfer.delivery_tag = buf[start:o]
+    found.delivery_tag = buf[start:o]"""
+_ROLE: Final = """
     code = buf[o]
-    if code == 0x43:
-        transfer.message_format = 0
-        o += 1
-    elif code == 0x70:
-        transfer.message_format = unpack_u32(buf, o + 1)[0]
-        o += 5
-    else:
-        return None
-    ending = _TRANSFER_ENDINGS.get(buf[o:end])
-    if ending is None or end > len(buf) or o > end:
-        return None
-    count, transfer.settled, transfer.more = ending
-    if count + 4 != buf[offset + 5]:
-        return None
-    transfer.rcv_settle_mode = transfer.state = None
-    transfer.resume = transfer.aborted = transfer.batchable = False
-    return transfer, end
-
-
-def _hot_disposition(buf: bytes, offset: int) -> tuple[Disposition, int] | None:  # noqa: PLR0912 - hot: no calls
-    if buf[offset + 5] < 3:
-        return None
-    end = offset + 5 + buf[offset + 4]
-    o = offset + 7
-    code = buf[offset + 6]
-    disposition = _new_disposition(Disposition)
+    o += 1
     if code == 0x41:
-        disposition.role = True
+        found.role = True
     elif code == 0x42:
-        disposition.role = False
+        found.role = False
     elif code == 0x56 and buf[o] < 2:
-        disposition.role = buf[o] == 1
+        found.role = buf[o] == 1
         o += 1
     else:
-        return None
-    code = buf[o]
-    if code == 0x70:
-        disposition.first = unpack_u32(buf, o + 1)[0]
-        o += 5
-    elif code == 0x52:
-        disposition.first = buf[o + 1]
-        o += 2
-    elif code == 0x43:
-        disposition.first = 0
-        o += 1
-    else:
-        return None
-    code = buf[o]
-    if code == 0x70:
-        disposition.last = unpack_u32(buf, o + 1)[0]
-        o += 5
-    elif code == 0x52:
-        disposition.last = buf[o + 1]
-        o += 2
-    elif code == 0x43:
-        disposition.last = 0
-        o += 1
-    elif code == 0x40:
-        disposition.last = None
-        o += 1
-    else:
-        return None
-    ending = _DISPOSITION_ENDINGS.get(buf[o:end])
-    if ending is None or end > len(buf) or o > end:
-        return None
-    count, disposition.settled, disposition.state = ending
-    if count + 3 != buf[offset + 5]:
-        return None
-    disposition.batchable = False
-    return disposition, end
-
-
-def _hot_flow(buf: bytes, offset: int) -> tuple[Flow, int] | None:  # noqa: C901, PLR0912 - hot: no calls
-    """Decode the flow of a link; that of a session alone is rare."""
-    if buf[offset + 5] < 7:
+        return None"""
+_DECODER: Final = """
+def decode(buf, offset):
+    if buf[offset + 5] < {count}:
         return None
     end = offset + 5 + buf[offset + 4]
     o = offset + 6
-    flow = _new_flow(Flow)
-    code = buf[o]
-    if code == 0x70:
-        flow.next_incoming_id = unpack_u32(buf, o + 1)[0]
-        o += 5
-    elif code == 0x52:
-        flow.next_incoming_id = buf[o + 1]
-        o += 2
-    elif code == 0x43:
-        flow.next_incoming_id = 0
-        o += 1
-    elif code == 0x40:
-        flow.next_incoming_id = None
-        o += 1
-    else:
-        return None
-    code = buf[o]
-    if code == 0x70:
-        flow.incoming_window = unpack_u32(buf, o + 1)[0]
-        o += 5
-    elif code == 0x52:
-        flow.incoming_window = buf[o + 1]
-        o += 2
-    elif code == 0x43:
-        flow.incoming_window = 0
-        o += 1
-    else:
-        return None
-    code = buf[o]
-    if code == 0x70:
-        flow.next_outgoing_id = unpack_u32(buf, o + 1)[0]
-        o += 5
-    elif code == 0x52:
-        flow.next_outgoing_id = buf[o + 1]
-        o += 2
-    elif code == 0x43:
-        flow.next_outgoing_id = 0
-        o += 1
-    else:
-        return None
-    code = buf[o]
-    if code == 0x70:
-        flow.outgoing_window = unpack_u32(buf, o + 1)[0]
-        o += 5
-    elif code == 0x52:
-        flow.outgoing_window = buf[o + 1]
-        o += 2
-    elif code == 0x43:
-        flow.outgoing_window = 0
-        o += 1
-    else:
-        return None
-    code = buf[o]
-    if code == 0x52:
-        flow.handle = buf[o + 1]
-        o += 2
-    elif code == 0x43:
-        flow.handle = 0
-        o += 1
-    else:
-        return None
-    code = buf[o]
-    if code == 0x70:
-        flow.delivery_count = unpack_u32(buf, o + 1)[0]
-        o += 5
-    elif code == 0x52:
-        flow.delivery_count = buf[o + 1]
-        o += 2
-    elif code == 0x43:
-        flow.delivery_count = 0
-        o += 1
-    elif code == 0x40:
-        flow.delivery_count = None
-        o += 1
-    else:
-        return None
-    code = buf[o]
-    if code == 0x70:
-        flow.link_credit = unpack_u32(buf, o + 1)[0]
-        o += 5
-    elif code == 0x52:
-        flow.link_credit = buf[o + 1]
-        o += 2
-    elif code == 0x43:
-        flow.link_credit = 0
-        o += 1
-    else:
-        return None
-    ending = _FLOW_ENDINGS.get(buf[o:end])
+    found = new(cls){fields}
+    ending = endings.get(buf[o:end])
     if ending is None or end > len(buf) or o > end:
         return None
-    count, flow.available, flow.drain, flow.echo = ending
-    if count + 7 != buf[offset + 5]:
+    count, {last} = ending
+    if count + {count} != buf[offset + 5]:
         return None
-    flow.properties = None
-    return flow, end
+    return found, end
+"""
 
 
-_new_transfer = Transfer.__new__
-_new_disposition = Disposition.__new__
-_new_flow = Flow.__new__
-_HOT: Final[dict[bytes, Callable[[bytes, int], tuple[Any, int] | None]]] = {
-    b"\x00\x53\x13\xc0": _hot_flow,
-    b"\x00\x53\x14\xc0": _hot_transfer,
-    b"\x00\x53\x15\xc0": _hot_disposition,
+def _number(name: str, forms: str) -> str:
+    """Return the source that reads a number; the most frequent of its forms comes first."""
+    lines = ["    code = buf[o]"]
+    for form in forms.split():
+        code, value, width = _FORMS[form]
+        keyword = "if" if len(lines) == 1 else "elif"
+        lines += [f"    {keyword} code == {code:#x}:", f"        found.{name} = {value}", f"        o += {width}"]
+    return "\n".join(["", *lines, "    else:", "        return None"])
+
+
+def _hot_decoder(cls: type[Composite], fields: tuple[str, ...], endings: dict[bytes, Any], last: str) -> _HotDecoder:
+    """Return a decoder made of these fields and the last ones, which are looked up: straight code, and no calls."""
+    known = dict.fromkeys(each.strip() for each in last.split(","))
+    rest = [field for field in cls.SCHEMA if field.name not in known and f"found.{field.name} =" not in "".join(fields)]
+    defaults = [f"\n    found.{field.name} = {field.default!r}" for field in rest]
+    source = _DECODER.format(
+        count=len(fields), fields="".join([*fields, *defaults]), last=", ".join(f"found.{name}" for name in known)
+    )
+    names: dict[str, Any] = {"cls": cls, "new": cls.__new__, "endings": endings, "unpack_u32": unpack_u32}
+    exec(compile(source, f"<decoder of {cls.__name__}>", "exec"), names)  # noqa: S102 - all of it stands here
+    decode: _HotDecoder = names["decode"]
+    return decode
+
+
+_HOT: Final = {
+    b"\x00\x53\x13\xc0": _hot_decoder(
+        Flow,  # of a link; that of a session alone is rare
+        (
+            _number("next_incoming_id", "wide small zero null"),
+            _number("incoming_window", "wide small zero"),
+            _number("next_outgoing_id", "wide small zero"),
+            _number("outgoing_window", "wide small zero"),
+            _number("handle", "small zero"),
+            _number("delivery_count", "wide small zero null"),
+            _number("link_credit", "wide small zero"),
+        ),
+        _flow_endings(),
+        "available, drain, echo",
+    ),
+    b"\x00\x53\x14\xc0": _hot_decoder(
+        Transfer,
+        (
+            _number("handle", "small zero"),
+            _number("delivery_id", "wide small zero"),
+            _TAG,
+            _number("message_format", "zero wide"),
+        ),
+        _transfer_endings(),
+        "settled, more",
+    ),
+    b"\x00\x53\x15\xc0": _hot_decoder(
+        Disposition,
+        (_ROLE, _number("first", "wide small zero"), _number("last", "wide small zero null")),
+        _disposition_endings(),
+        "settled, state",
+    ),
 }
 
 _NUMBERS: Final = tuple(encode(UInt(n)) for n in range(256))
 _TAG_HEADS: Final = tuple(bytes((0xA0, n)) for n in range(33))  # AMQP 2.8.7: a tag has up to 32 bytes
 # All eleven fields, since old clients index them (composite._WHOLE): nothing is said after `more`.
-_TRANSFER_HEADS: Final = tuple(bytes((0x00, 0x53, 0x14, 0xC0, size + 1, 11)) for size in range(100))
+_TRANSFER_HEADS: Final = tuple(bytes((0x00, 0x53, 0x14, 0xC0, size + 1, 11)) for size in range(254))
 _TRANSFER_TAILS: Final = {
     (settled, more): (b"\x41" if settled else b"\x42") + (b"\x41" if more else b"\x40") + b"\x40" * 5
     for settled in (False, True)
@@ -348,13 +224,14 @@ def encode_transfer(
     state: bytes | None = None,
 ) -> bytes:
     """Encode a transfer without its payload, which follows in the frame. `state` is encoded already."""
-    if state is not None:
-        return _encode_with_state(handle, delivery_id, tag, message_format, settled, more, state)
     if delivery_id is None or tag is None or message_format is None or not 0 <= handle < 256 or len(tag) > 32:
         return Transfer(
             handle=handle, delivery_id=delivery_id, delivery_tag=tag, message_format=message_format,
-            settled=settled, more=more,
+            settled=settled, more=more, state=None if state is None else decode(state)[0],
         ).encode()  # fmt: skip
+    tail = _TRANSFER_TAILS[settled, more]
+    if state is not None:
+        tail = tail[:3] + state + tail[4:]
     try:
         body = (
             _NUMBERS[handle]
@@ -362,31 +239,13 @@ def encode_transfer(
             + _TAG_HEADS[len(tag)]
             + tag
             + (_NUMBERS[message_format] if 0 <= message_format < 256 else _pack_number(0x70, message_format))
-            + _TRANSFER_TAILS[settled, more]
+            + tail
         )
+        return _TRANSFER_HEADS[len(body)] + body
     except struct.error:
         raise EncodeError(f"a delivery-id of {delivery_id} or message-format of {message_format} is no uint") from None
-    return _TRANSFER_HEADS[len(body)] + body
-
-
-def _encode_with_state(
-    handle: int,
-    delivery_id: int | None,
-    tag: bytes | None,
-    message_format: int | None,
-    settled: bool,
-    more: bool,
-    state: bytes,
-) -> bytes:
-    plain = Transfer(
-        handle=handle, delivery_id=delivery_id, delivery_tag=tag, message_format=message_format, settled=settled,
-        more=more, state=Accepted(),
-    ).encode()  # fmt: skip
-    before, found, after = plain.rpartition(ACCEPTED_BYTES)
-    body = before[6:] + state + after
-    if not found or plain[3] != 0xC0 or len(body) > 254:
-        raise EncodeError(f"a tag of {len(tag or b'')} bytes and a state of {len(state)} bytes are too long")
-    return b"\x00\x53\x14\xc0" + bytes((len(body) + 1, 11)) + body
+    except IndexError:
+        raise EncodeError(f"a state of {len(state or b'')} bytes is too long for a transfer") from None
 
 
 def encode_disposition(role: bool, first: int, last: int | None, settled: bool, state: bytes | None) -> bytes:
