@@ -16,25 +16,9 @@ from collections.abc import Callable
 from typing import Any, Final
 from uuid import UUID
 
+from pairbus.amqp import types
 from pairbus.amqp.errors import DecodeError
-from pairbus.amqp.types import (
-    Array,
-    Byte,
-    Char,
-    Decimal32,
-    Decimal64,
-    Decimal128,
-    Described,
-    Float,
-    Int,
-    Short,
-    Symbol,
-    Timestamp,
-    UByte,
-    UInt,
-    ULong,
-    UShort,
-)
+from pairbus.amqp.types import Array, Char, Described, Symbol
 
 #: azure-servicebus 7.15 decodes 63 levels, ours that of the section included
 #: (docs/reference/protocol.md#what-the-python-sdk-can-decode).
@@ -201,22 +185,6 @@ def _items(buf: bytes, o: int, depth: int, wide: bool) -> tuple[list[Any], int]:
     return items, o
 
 
-def _list8(buf: bytes, o: int, depth: int) -> tuple[list[Any], int]:
-    return _items(buf, o, depth, False)
-
-
-def _list32(buf: bytes, o: int, depth: int) -> tuple[list[Any], int]:
-    return _items(buf, o, depth, True)
-
-
-def _map8(buf: bytes, o: int, depth: int) -> tuple[dict[Any, Any], int]:
-    return _pairs(buf, o, depth, False)
-
-
-def _map32(buf: bytes, o: int, depth: int) -> tuple[dict[Any, Any], int]:
-    return _pairs(buf, o, depth, True)
-
-
 def _pairs(buf: bytes, o: int, depth: int, wide: bool) -> tuple[dict[Any, Any], int]:
     if depth >= DEPTH_MAX:
         raise _too_deep(o)
@@ -238,14 +206,6 @@ def _pairs(buf: bytes, o: int, depth: int, wide: bool) -> tuple[dict[Any, Any], 
     if 2 * len(pairs) != count:
         raise DecodeError(f"a map holds the same key twice (before byte {o})")
     return pairs, o
-
-
-def _array8(buf: bytes, o: int, depth: int) -> tuple[Array, int]:
-    return _array(buf, o, depth, False)
-
-
-def _array32(buf: bytes, o: int, depth: int) -> tuple[Array, int]:
-    return _array(buf, o, depth, True)
 
 
 def _array(buf: bytes, o: int, depth: int, wide: bool) -> tuple[Array, int]:
@@ -282,6 +242,10 @@ def _array(buf: bytes, o: int, depth: int, wide: bool) -> tuple[Array, int]:
     return Array(items, code, descriptor), end
 
 
+def _compound(decode_compound: Callable[[bytes, int, int, bool], tuple[Any, int]], wide: bool) -> Decoder:
+    return lambda buf, o, depth: decode_compound(buf, o, depth, wide)
+
+
 def _check_known(code: int, o: int) -> None:
     if WIDTHS[code] == _UNKNOWN:
         raise DecodeError(f"unknown constructor {code:#04x} at byte {o - 1}")
@@ -293,29 +257,29 @@ for _code, _decoder in {
     0x40: _constant(None),
     0x41: _constant(True),
     0x42: _constant(False),
-    0x43: _constant(UInt(0)),
-    0x44: _constant(ULong(0)),
+    0x43: _constant(types.UInt(0)),
+    0x44: _constant(types.ULong(0)),
     0x45: lambda buf, o, depth: ([], o),
-    0x50: _from_table(tuple(UByte(n) for n in range(256))),
-    0x51: _from_table(tuple(Byte(n) for n in _SIGNED)),
-    0x52: _from_table(tuple(UInt(n) for n in range(256))),
-    0x53: _from_table(tuple(ULong(n) for n in range(256))),
-    0x54: _from_table(tuple(Int(n) for n in _SIGNED)),
+    0x50: _from_table(tuple(types.UByte(n) for n in range(256))),
+    0x51: _from_table(tuple(types.Byte(n) for n in _SIGNED)),
+    0x52: _from_table(tuple(types.UInt(n) for n in range(256))),
+    0x53: _from_table(tuple(types.ULong(n) for n in range(256))),
+    0x54: _from_table(tuple(types.Int(n) for n in _SIGNED)),
     0x55: _from_table(_SIGNED),
     0x56: _bool,
-    0x60: _fixed(">H", UShort),
-    0x61: _fixed(">h", Short),
-    0x70: _fixed(">I", UInt),
-    0x71: _fixed(">i", Int),
-    0x72: _fixed(">f", Float),
+    0x60: _fixed(">H", types.UShort),
+    0x61: _fixed(">h", types.Short),
+    0x70: _fixed(">I", types.UInt),
+    0x71: _fixed(">i", types.Int),
+    0x72: _fixed(">f", types.Float),
     0x73: _char,
-    0x74: _raw(Decimal32, 4),
-    0x80: _fixed(">Q", ULong),
+    0x74: _raw(types.Decimal32, 4),
+    0x80: _fixed(">Q", types.ULong),
     0x81: _fixed(">q", None),
     0x82: _fixed(">d", None),
-    0x83: _fixed(">q", Timestamp),
-    0x84: _raw(Decimal64, 8),
-    0x94: _raw(Decimal128, 16),
+    0x83: _fixed(">q", types.Timestamp),
+    0x84: _raw(types.Decimal64, 8),
+    0x94: _raw(types.Decimal128, 16),
     0x98: _raw(_uuid, 16),
     0xA0: _variable8(bytes),
     0xA1: _string8,
@@ -323,12 +287,12 @@ for _code, _decoder in {
     0xB0: _variable32(bytes),
     0xB1: _variable32(_string),
     0xB3: _variable32(_symbol),
-    0xC0: _list8,
-    0xC1: _map8,
-    0xD0: _list32,
-    0xD1: _map32,
-    0xE0: _array8,
-    0xF0: _array32,
+    0xC0: _compound(_items, False),
+    0xC1: _compound(_pairs, False),
+    0xD0: _compound(_items, True),
+    0xD1: _compound(_pairs, True),
+    0xE0: _compound(_array, False),
+    0xF0: _compound(_array, True),
 }.items():
     DECODERS[_code] = _decoder
 

@@ -12,34 +12,14 @@ from collections.abc import Callable
 from typing import Any, Final
 from uuid import UUID
 
+from pairbus.amqp import types
 from pairbus.amqp.decoding import DEPTH_MAX
 from pairbus.amqp.errors import EncodeError
-from pairbus.amqp.types import (
-    Array,
-    Byte,
-    Char,
-    Decimal32,
-    Decimal64,
-    Decimal128,
-    Described,
-    Float,
-    Int,
-    Short,
-    Symbol,
-    Timestamp,
-    UByte,
-    UInt,
-    ULong,
-    UShort,
-)
+from pairbus.amqp.types import Array, Char, Described
 
 Encoder = Callable[[bytearray, Any, int], None]
 
-_u16 = struct.Struct(">H")
 _u32 = struct.Struct(">I")
-_i32 = struct.Struct(">i")
-_u64 = struct.Struct(">Q")
-_i64 = struct.Struct(">q")
 
 
 def encode(value: Any) -> bytes:
@@ -73,48 +53,32 @@ def _e_bool(out: bytearray, value: bool, depth: int) -> None:
     out.append(0x41 if value else 0x42)
 
 
-def encode_uint(out: bytearray, value: int, depth: int = 0) -> None:
-    if value == 0:
-        out.append(0x43)
-    elif 0 < value < 256:
-        out.append(0x52)
-        out.append(value)
-    else:
-        out += b"\x70" + _u32.pack(value)
+def _e_unsigned(zero: int, small: int, wide: int, layout: str) -> Encoder:
+    pack = struct.Struct(">B" + layout).pack
+
+    def encode_unsigned(out: bytearray, value: int, depth: int) -> None:
+        if value == 0:
+            out.append(zero)
+        elif 0 < value < 256:
+            out.append(small)
+            out.append(value)
+        else:
+            out += pack(wide, value)
+
+    return encode_unsigned
 
 
-def encode_ulong(out: bytearray, value: int, depth: int = 0) -> None:
-    if value == 0:
-        out.append(0x44)
-    elif 0 < value < 256:
-        out.append(0x53)
-        out.append(value)
-    else:
-        out += b"\x80" + _u64.pack(value)
+def _e_signed(small: int, wide: int, layout: str) -> Encoder:
+    pack = struct.Struct(">B" + layout).pack
 
+    def encode_signed(out: bytearray, value: int, depth: int) -> None:
+        if -128 <= value < 128:
+            out.append(small)
+            out.append(value & 0xFF)
+        else:
+            out += pack(wide, value)
 
-def _e_int(out: bytearray, value: int, depth: int) -> None:
-    if -128 <= value < 128:
-        out.append(0x54)
-        out.append(value & 0xFF)
-    else:
-        out += b"\x71" + _i32.pack(value)
-
-
-def _e_long(out: bytearray, value: int, depth: int) -> None:
-    if -128 <= value < 128:
-        out.append(0x55)
-        out.append(value & 0xFF)
-    else:
-        out += b"\x81" + _i64.pack(value)
-
-
-def encode_ubyte(out: bytearray, value: int, depth: int = 0) -> None:
-    out += struct.pack(">BB", 0x50, value)
-
-
-def encode_ushort(out: bytearray, value: int, depth: int = 0) -> None:
-    out += b"\x60" + _u16.pack(value)
+    return encode_signed
 
 
 def _e_fixed(code: int, layout: str) -> Encoder:
@@ -327,29 +291,34 @@ def _compound_element(kind: type, wide: bool) -> Encoder:
     return write
 
 
+encode_ubyte = _e_fixed(0x50, "B")
+encode_ushort = _e_fixed(0x60, "H")
+encode_uint = _e_unsigned(0x43, 0x52, 0x70, "I")
+encode_ulong = _e_unsigned(0x44, 0x53, 0x80, "Q")
+
 ENCODERS: Final[dict[type, Encoder]] = {
     type(None): _null,
     bool: _e_bool,
-    UByte: encode_ubyte,
-    UShort: encode_ushort,
-    UInt: encode_uint,
-    ULong: encode_ulong,
-    Byte: _e_fixed(0x51, "b"),
-    Short: _e_fixed(0x61, "h"),
-    Int: _e_int,
-    int: _e_long,
-    Float: _e_fixed(0x72, "f"),
+    types.UByte: encode_ubyte,
+    types.UShort: encode_ushort,
+    types.UInt: encode_uint,
+    types.ULong: encode_ulong,
+    types.Byte: _e_fixed(0x51, "b"),
+    types.Short: _e_fixed(0x61, "h"),
+    types.Int: _e_signed(0x54, 0x71, "i"),
+    int: _e_signed(0x55, 0x81, "q"),
+    types.Float: _e_fixed(0x72, "f"),
     float: _e_fixed(0x82, "d"),
-    Decimal32: _e_raw(0x74, 4),
-    Decimal64: _e_raw(0x84, 8),
-    Decimal128: _e_raw(0x94, 16),
+    types.Decimal32: _e_raw(0x74, 4),
+    types.Decimal64: _e_raw(0x84, 8),
+    types.Decimal128: _e_raw(0x94, 16),
     Char: _e_char,
-    Timestamp: _e_fixed(0x83, "q"),
+    types.Timestamp: _e_fixed(0x83, "q"),
     UUID: _e_uuid,
     bytes: encode_binary,
     bytearray: encode_binary,
     str: encode_string,
-    Symbol: encode_symbol,
+    types.Symbol: encode_symbol,
     list: encode_list,
     dict: encode_map,
     Array: _e_array,
@@ -365,19 +334,13 @@ _ELEMENTS: Final[dict[int, Encoder]] = {
     0x44: _empty_element(0),
     0x45: _empty_element([]),
     **{code: _packed_element(">" + layout) for code, layout in enumerate("BbBBbb?", 0x50)},
-    0x60: _packed_element(">H"),
-    0x61: _packed_element(">h"),
-    0x70: _packed_element(">I"),
-    0x71: _packed_element(">i"),
-    0x72: _packed_element(">f"),
-    0x80: _packed_element(">Q"),
-    0x81: _packed_element(">q"),
-    0x82: _packed_element(">d"),
-    0x83: _packed_element(">q"),
+    **{code: _packed_element(">" + layout) for code, layout in enumerate("Hh", 0x60)},
+    **{code: _packed_element(">" + layout) for code, layout in enumerate("Iif", 0x70)},
+    **{code: _packed_element(">" + layout) for code, layout in enumerate("Qqdq", 0x80)},
     0x73: _own_element(Char),
-    0x74: _own_element(Decimal32),
-    0x84: _own_element(Decimal64),
-    0x94: _own_element(Decimal128),
+    0x74: _own_element(types.Decimal32),
+    0x84: _own_element(types.Decimal64),
+    0x94: _own_element(types.Decimal128),
     0x98: _uuid_element,
     **{code: _variable_element(kind, _u8) for code, kind in ((0xA0, bytes), (0xA1, str), (0xA3, str))},
     **{code: _variable_element(kind, _u32) for code, kind in ((0xB0, bytes), (0xB1, str), (0xB3, str))},
@@ -385,7 +348,8 @@ _ELEMENTS: Final[dict[int, Encoder]] = {
     **{code: _compound_element(kind, True) for code, kind in ((0xD0, list), (0xD1, dict), (0xF0, Array))},
 }
 _WIDEST: Final[dict[type, int]] = {
-    type(None): 0x40, bool: 0x56, UByte: 0x50, UShort: 0x60, UInt: 0x70, ULong: 0x80, Byte: 0x51, Short: 0x61,
-    Int: 0x71, int: 0x81, Float: 0x72, float: 0x82, Char: 0x73, Decimal32: 0x74, Decimal64: 0x84, Decimal128: 0x94,
-    Timestamp: 0x83, UUID: 0x98, bytes: 0xB0, str: 0xB1, Symbol: 0xB3, list: 0xD0, dict: 0xD1, Array: 0xF0,
+    type(None): 0x40, bool: 0x56, types.UByte: 0x50, types.UShort: 0x60, types.UInt: 0x70, types.ULong: 0x80,
+    types.Byte: 0x51, types.Short: 0x61, types.Int: 0x71, int: 0x81, types.Float: 0x72, float: 0x82, Char: 0x73,
+    types.Decimal32: 0x74, types.Decimal64: 0x84, types.Decimal128: 0x94, types.Timestamp: 0x83, UUID: 0x98,
+    bytes: 0xB0, str: 0xB1, types.Symbol: 0xB3, list: 0xD0, dict: 0xD1, Array: 0xF0,
 }  # fmt: skip

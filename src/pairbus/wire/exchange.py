@@ -21,7 +21,7 @@ from pairbus.amqp.performative_types import Accepted, Error, Rejected, Source, T
 from .confirms import Confirms, send_error
 from .errors import LINK_LOST, TIMED_OUT, LinkLost, TimedOut, TooLarge, WireError, refusal
 from .requests import Response, read_response
-from .transport import Owner, Transport, before
+from .transport import Owner, Transport, before, fail, resolve
 
 #: Requests under way at once; the others wait for their turn.
 REQUESTS_MAX = 64
@@ -143,9 +143,7 @@ class Exchange(Owner):
             # whose answer it was cannot be told; a single waiter must have been meant
             if len(self._waiting) == 1:
                 (future,) = self._waiting.values()
-                self._fail(
-                    future, WireError(error.condition, f"{self.node}: {error.description}", outcome_unknown=True)
-                )
+                fail(future, WireError(error.condition, f"{self.node}: {error.description}", outcome_unknown=True))
             return
         waiting = self._waiting.get(response.correlation_id)
         if waiting is not None and not waiting.done():
@@ -156,7 +154,7 @@ class Exchange(Owner):
             event.link.settle(event.delivery_id, event.delivery_id, _ACCEPTED)
         text = f"{self.node} answered with {event.size} bytes; ask for less or raise message_bytes_max"
         for future in self._waiting.values():
-            self._fail(future, TooLarge("amqp:link:message-size-exceeded", text, outcome_unknown=True))
+            fail(future, TooLarge("amqp:link:message-size-exceeded", text, outcome_unknown=True))
 
     def disposed(self, event: Disposed) -> None:
         if not event.role:
@@ -165,16 +163,14 @@ class Exchange(Owner):
             make = send_error(event.state) if type(event.state) is Rejected else None
             future = self._waiting.get(message_id)
             if make is not None and future is not None:
-                self._fail(future, make())
+                fail(future, make())
 
     def credit_changed(self) -> None:
         if self._sender.drain:
             self._sender.drained()
             self._transport.wake()
         waiters, self._credit = self._credit, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        resolve(*waiters)
 
     def lost(self, error: WireError) -> None:
         self._drop(error)
@@ -194,17 +190,7 @@ class Exchange(Owner):
         if self._transport.error is None:
             self._session.end()
             self._transport.wake()
-        if not self._opened.done():
-            self._opened.set_exception(error)
-            self._opened.exception()
+        fail(self._opened, error)
         for future in self._waiting.values():
-            self._fail(future, type(error)(error.condition, error.description, outcome_unknown=True))
-        for waiter in self._credit:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    @staticmethod
-    def _fail(future: asyncio.Future[Response], error: WireError) -> None:
-        if not future.done():
-            future.set_exception(error)
-            future.exception()
+            fail(future, type(error)(error.condition, error.description, outcome_unknown=True))
+        resolve(*self._credit)

@@ -14,7 +14,7 @@ from pairbus.amqp.performative_types import Error
 from pairbus.amqp.session import Session
 
 from .errors import CLIENT_CLOSED, LINK_LOST, ClientClosed, LinkLost, Unauthorized, WireError, refusal
-from .transport import Owner, SingleFlight, Transport, before
+from .transport import Owner, SingleFlight, Transport, before, fail, resolve
 
 DETACH_S_MAX = 1.0
 
@@ -106,8 +106,7 @@ class ReopeningLink(Owner):
             return  # the reason comes with the detach
         self._link = link
         self._opened(link)
-        if not self._attached.done():
-            self._attached.set_result(None)
+        resolve(self._attached)
 
     def detached(self, error: Error | None) -> None:
         if self._detached is not None and not self._detached.done():
@@ -130,9 +129,8 @@ class ReopeningLink(Owner):
 
     def _drop(self, error: WireError) -> None:
         link = self._link
-        if self._attached is not None and not self._attached.done():
-            self._attached.set_exception(error)
-            self._attached.exception()
+        if self._attached is not None:
+            fail(self._attached, error)
         if link is not None:
             self._abandon(link)
             self._dropped(error)

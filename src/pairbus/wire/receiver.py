@@ -39,6 +39,7 @@ from .confirms import Confirms, Settlement, ranges, settle_error
 from .errors import LINK_LOST, TIMED_OUT, LinkLost, TimedOut, TooLarge, WireError
 from .links import DETACH_S_MAX, LinkClient, ReopeningLink
 from .received import ReceivedMessage
+from .transport import fail, resolve
 
 if TYPE_CHECKING:
     from .transactions import Transaction
@@ -201,7 +202,7 @@ class Receiver(ReopeningLink):
         """Wait until there are `count` messages, or the link is lost, or the time is over, which is no error here."""
         self._wanted = count
         self._waiter = self.loop.create_future()
-        timer = self.loop.call_at(deadline, _resolve, self._waiter)
+        timer = self.loop.call_at(deadline, resolve, self._waiter)
         try:
             await self._waiter
         finally:
@@ -404,11 +405,11 @@ class Receiver(ReopeningLink):
             "amqp:link:message-size-exceeded",
             f"{self.entity} delivered {event.size} bytes; message_bytes_max is {self._message_bytes_max}",
         )
-        _resolve(self._waiter)
+        resolve(self._waiter)
 
     def input_done(self) -> None:
         if self._draining and (self._receiver is None or self._receiver.credit <= 0):
-            _resolve(self._waiter)
+            resolve(self._waiter)
 
     # -- opening, losing, time, closing
 
@@ -461,7 +462,7 @@ class Receiver(ReopeningLink):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        _resolve(self._waiter)
+        resolve(self._waiter)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -481,10 +482,8 @@ class Receiver(ReopeningLink):
 
     def _fail_settlements(self, settlements: Iterable[Settlement[Settled]], error: WireError) -> None:
         for settlement in settlements:
-            if not settlement.entry.done():
-                text = f"a settlement on {self.entity} was under way: {error.description}"
-                settlement.entry.set_exception(type(error)(error.condition, text, outcome_unknown=True))
-                settlement.entry.exception()
+            text = f"a settlement on {self.entity} was under way: {error.description}"
+            fail(settlement.entry, type(error)(error.condition, text, outcome_unknown=True))
 
     async def close(self) -> list[ReceivedMessage]:
         """Close the link and release what was not handed out. In mode 'delete' that can't be done: those messages are
@@ -537,18 +536,9 @@ def _many(messages: ReceivedMessage | Sequence[ReceivedMessage]) -> Sequence[Rec
     return (messages,) if isinstance(messages, ReceivedMessage) else messages
 
 
-def _resolve(waiter: asyncio.Future[None] | None) -> None:
-    if waiter is not None and not waiter.done():
-        waiter.set_result(None)
-
-
 def _finish(settlement: Settlement[Settled]) -> None:
-    future, error = settlement.entry, settlement.error
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
+    if settlement.error is None:
+        resolve(settlement.entry)
     else:
-        error.delivery_ids = tuple(settlement.refused)
-        future.set_exception(error)
-        future.exception()  # see sender._fail
+        settlement.error.delivery_ids = tuple(settlement.refused)
+        fail(settlement.entry, settlement.error)

@@ -34,7 +34,7 @@ from .batches import BatchHistory, batch_bytes_max, cut, group
 from .confirms import Confirms, send_error
 from .errors import TIMED_OUT, WINDOW_FULL, LinkLost, TimedOut, TooLarge, WindowFull, WireError
 from .links import LinkClient, ReopeningLink
-from .transport import Transport, before
+from .transport import Transport, before, fail, resolve
 
 if TYPE_CHECKING:
     from .transactions import Transaction
@@ -204,7 +204,7 @@ class Sender(ReopeningLink):
                     futures.append(self._submit(payload, message_format, math.inf, state))
                 except TooLarge as error:
                     failed: asyncio.Future[None] = self.loop.create_future()
-                    _fail(failed, error)
+                    fail(failed, error)
                     futures.append(failed)
             for future in futures:
                 try:
@@ -226,19 +226,11 @@ class Sender(ReopeningLink):
             return
         deadline = self._deadline(timeout)
         await self._ready(deadline)
-        futures: list[asyncio.Future[None]] = []
-        timer = self.loop.call_at(deadline, self._expire, futures)
-        try:
-            for part in cut(payloads, self._batch_bytes_max):
-                if self.room <= 0:
-                    await self._ready(deadline)
-                futures.append(self._submit(join_batch(payloads[part.start : part.stop]), BATCH_FORMAT, math.inf))
-            for future in futures:
-                await future
-        finally:
-            timer.cancel()
-            for future in futures:
-                future.cancel()
+        parts = list(cut(payloads, self._batch_bytes_max))
+        transfers = ((join_batch(payloads[part.start : part.stop]), BATCH_FORMAT) for part in parts)
+        for answer in await self._transfer(transfers, len(parts), deadline):
+            if answer is not None:
+                raise answer
 
     def send_batch_nowait(self, payloads: Sequence[bytes]) -> list[tuple[range, asyncio.Future[None]]]:
         """Send batches and return the indexes in each transfer and its confirm. Needs as much room as there are
@@ -348,9 +340,9 @@ class Sender(ReopeningLink):
                     future.set_result(None)
         else:
             make = send_error(state)
+            assert make is not None  # it was not accepted
             for future in futures:
-                if not future.done():
-                    _fail(future, make() if make is not None else None)
+                fail(future, make())
         if self._queue:
             self._pump()
         if self._waiters:
@@ -358,9 +350,7 @@ class Sender(ReopeningLink):
 
     def _wake_waiters(self) -> None:
         waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        resolve(*waiters)
 
     # -- opening, losing, time
 
@@ -385,14 +375,10 @@ class Sender(ReopeningLink):
         self._sender = None
         kind, condition, text = type(error), error.condition, error.description
         for future in self._confirms.take_all():
-            if not future.done():
-                _fail(
-                    future, kind(condition, f"a message to {self.entity} was under way: {text}", outcome_unknown=True)
-                )
+            fail(future, kind(condition, f"a message to {self.entity} was under way: {text}", outcome_unknown=True))
         queue, self._queue, self._queued_bytes = self._queue, deque(), 0
         for _, _, future, _, _ in queue:
-            if not future.done():
-                _fail(future, kind(condition, f"a message to {self.entity} was not sent: {text}"))
+            fail(future, kind(condition, f"a message to {self.entity} was not sent: {text}"))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -401,48 +387,31 @@ class Sender(ReopeningLink):
     def _on_timer(self) -> None:
         self._timer = None
         now = self.loop.time()
-        overdue = self._confirms.take_overdue(now)
-        self._time_out(overdue, sent=True)
-        waiting = [entry for entry in self._queue if entry[3] <= now]
-        self._time_out([future for _, _, future, _, _ in waiting], sent=False)
-        self._prune()
+        self._time_out(set(self._confirms.take_overdue(now)), {entry[2] for entry in self._queue if entry[3] <= now})
         deadlines = [self._confirms.deadline, *(entry[3] for entry in self._queue if entry[3] != math.inf)]
         following = min((deadline for deadline in deadlines if deadline is not None), default=None)
         if following is not None:
             self._timer = self.loop.call_at(following, self._on_timer)
-        self._wake_waiters()
-        if overdue and self._transport is not None:
-            self._transport.overdue()
 
     def _expire(self, futures: Sequence[asyncio.Future[None]]) -> None:
         late = {future for future in futures if not future.done()}
         sent = self._confirms.remove(late)
-        self._time_out(sent, sent=True)
-        self._time_out(late - sent, sent=False)
-        self._prune()
-        self._wake_waiters()
-        if sent and self._transport is not None:
-            self._transport.overdue()
+        self._time_out(sent, late - sent)
 
-    def _time_out(self, futures: Sequence[asyncio.Future[None]] | set[asyncio.Future[None]], *, sent: bool) -> None:
-        for future in futures:
-            if not future.done():
-                _fail(future, self._sent_too_late() if sent else self._never_sent())
-
-    def _prune(self) -> None:
+    def _time_out(self, sent: set[asyncio.Future[None]], queued: set[asyncio.Future[None]]) -> None:
+        answerless = f"no answer from {self.entity} in time: the message may have been stored"
+        unsent = f"{self.entity} gave no credit, or the socket took nothing: the message was not sent"
+        for future in sent:
+            fail(future, TimedOut(TIMED_OUT, answerless, outcome_unknown=True))
+        for future in queued:
+            fail(future, TimedOut(TIMED_OUT, unsent))
         kept = [entry for entry in self._queue if not entry[2].done()]
         if len(kept) < len(self._queue):
             self._queue = deque(kept)
             self._queued_bytes = sum(len(entry[0]) for entry in kept)
-
-    def _sent_too_late(self) -> TimedOut:
-        text = f"no answer from {self.entity} in time: the message may have been stored"
-        return TimedOut(TIMED_OUT, text, outcome_unknown=True)
-
-    def _never_sent(self) -> TimedOut:
-        return TimedOut(
-            TIMED_OUT, f"{self.entity} gave no credit, or the socket took nothing: the message was not sent"
-        )
+        self._wake_waiters()
+        if sent and self._transport is not None:
+            self._transport.overdue()
 
     def _not_open(self) -> LinkLost:
         self._check_not_closed()
@@ -454,9 +423,3 @@ class Sender(ReopeningLink):
             f"room for {max(0, self.room)} of {wanted}: {self.under_way} of {self.window} messages to {self.entity} "
             "are under way; await ready()",
         )
-
-
-def _fail(future: asyncio.Future[None], error: WireError | None) -> None:
-    future.set_exception(error or WireError("amqp:unknown-error", "no reason given", outcome_unknown=True))
-    # a caller that gave up after the first failure must not find a log line for each of the others
-    future.exception()

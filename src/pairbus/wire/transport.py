@@ -68,6 +68,21 @@ async def before(
         raise TimedOut(TIMED_OUT, waited, outcome_unknown=outcome_unknown) from None
 
 
+def resolve(*futures: asyncio.Future[None] | None) -> None:
+    """Wake who waits for them."""
+    for future in futures:
+        if future is not None and not future.done():
+            future.set_result(None)
+
+
+def fail(future: asyncio.Future[Any], error: WireError) -> None:
+    """Give the error to who waits. If nobody looks at it, as after the first failure of many, it is no news for the
+    loop's log."""
+    if not future.done():
+        future.set_exception(error)
+        future.exception()
+
+
 class SingleFlight:
     """One attempt at a time, shared by all who wait for it. A waiter that leaves does not end it; `cancel` does."""
 
@@ -209,8 +224,7 @@ class Transport(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         reason = "closed by the peer" if error is None else getattr(error, "strerror", None) or type(error).__name__
         self.lose(Unreachable(UNREACHABLE, f"{self.peer}: the connection was lost: {reason}"))
-        if not self._gone.done():
-            self._gone.set_result(None)
+        resolve(self._gone)
 
     # -- the engine
 
@@ -242,8 +256,7 @@ class Transport(asyncio.Protocol):
                 if event.link.context is not None:
                     event.link.context.too_large(event)
             elif kind is Opened:
-                if not self._opened.done():
-                    self._opened.set_result(None)
+                resolve(self._opened)
                 self._tick()
             elif kind is Closed:
                 self.lose(_from_peer(event.error, f"{self.peer} closed the connection"))
@@ -315,9 +328,7 @@ class Transport(asyncio.Protocol):
         self.error = error
         if self._timer is not None:
             self._timer.cancel()
-        if not self._opened.done():
-            self._opened.set_exception(error)
-            self._opened.exception()
+        fail(self._opened, error)
         if self._socket is not None:
             self.flush()  # a close frame with our reason may be waiting
             self._socket.close()
