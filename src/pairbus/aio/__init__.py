@@ -1,4 +1,4 @@
-"""Paired clients on asyncio, over the official SDK's async API. The other names are those of `pairbus`, for both."""
+"""Paired clients on asyncio, over the official SDK's async API. All other names are in `pairbus`, for both APIs."""
 
 TYPE_CHECKING = False  # as in `typing`, which would be imported for nothing else
 if TYPE_CHECKING:

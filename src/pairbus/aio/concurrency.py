@@ -1,4 +1,4 @@
-"""Gives the paired clients what they need of asyncio; `sync/concurrency.py` gives the same of threads.
+"""Wraps the parts of asyncio that the paired clients need; `sync/concurrency.py` does the same for threads.
 
 `client.py`, `sender.py`, `guarded_sender.py`, `receiver.py`, `provisioning.py`, `syphon.py` and `warm_link.py` are
 written once, here in `aio/`, and `scripts/generate_sync.py` makes those of `sync/` from them. What tasks and threads do

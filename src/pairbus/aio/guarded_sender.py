@@ -1,12 +1,12 @@
 """Wraps the SDK's sender for one entity: calls end in time and run one by one, and a broken sender is replaced.
 
-Whatever the peer does, a call returns or raises within its time plus a tenth of a second. On an open link it is made in
-place; a call that may have to open one runs beside its caller (`Opening`), who leaves it behind at the deadline. An
-opening that was asked for as such (`open`) may go on past it: the next call waits for it, rather than begin anew.
+Whatever the peer does, a call returns or raises within its time plus a tenth of a second. On an open link the call is
+made directly; a call that may have to open one runs beside its caller (`Opening`), which abandons it at the deadline.
+An opening requested by `open` may go on past the deadline: the next call waits for it rather than begin another.
 
 After a time-out, an interrupted call or a lost connection the SDK's sender is thrown away and closed in the background,
-never in the caller's time. A call that finds the link lost opens another one and goes on; the SDK's other retries
-are left as the user configured them, but server busy comes out at once.
+never in the caller's time. A call that finds the link lost opens another one and goes on; the SDK's other retries are
+left as the user configured them, but server busy is raised at once.
 
 What tasks and threads do differently is in `sdk_sender.py`; what a failure means for the entity is decided elsewhere
 (`pairing/routing/dispatch.py`).

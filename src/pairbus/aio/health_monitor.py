@@ -1,12 +1,11 @@
 """Runs the timers, pings and callbacks of a paired client on an event loop.
 
 It holds the coordinator of the client. Code that changes a state calls `attend` afterwards: commands are carried out
-and the timer is set. A timer of the loop stands only while an entity is sick (`coordinator.deadline` is not None) or a
-control file is followed and, being no task, keeps no loop alive. Each ping has its own task, so that one which hangs
-delays neither the timers nor another entity's ping. Everything happens on the loop that the client was
-paired on.
+and the timer is set. A timer of the loop is set only while an entity is sick (`coordinator.deadline` is not None) or a
+control file is followed; since it is not a task, it keeps no loop alive. Each ping has its own task, so that a hanging
+one delays neither the timers nor another entity's ping. Everything happens on the loop that the client was paired on.
 
-Nothing is decided here: when to fail over, when to ping and what a ping's answer means is the coordinator's.
+It decides nothing: the coordinator decides when to fail over, when to ping and what a ping's answer means.
 """
 
 from __future__ import annotations

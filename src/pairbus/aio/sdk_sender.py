@@ -1,8 +1,8 @@
-"""An SDK sender under our rules, on an event loop; `sync/sdk_sender.py` has the same names for threads.
+"""Calls an SDK sender under our deadlines, on an event loop; `sync/sdk_sender.py` has the same names for threads.
 
 On an open link a call runs in the caller's task under a time-out. Opening runs in its own task, since a cancelled
-opening first clears up, on a connection that may be hung; the caller leaves it behind at the deadline. What a failure
-leads to is decided in `guarded_sender.py`.
+opening first cleans up, on a connection that may hang; the caller abandons it at the deadline. `guarded_sender.py`
+decides what follows from a failure.
 
 Private parts of the SDK that it touches (the rest is in `pairing/sdk.py`):
 

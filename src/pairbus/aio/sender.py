@@ -1,10 +1,9 @@
 """The paired sender: a subclass of the SDK's sender that sends to the backlog while the primary is away.
 
-`send_messages` asks its Dispatch what to do, does it, and reports how it went, until the message is confirmed or an
-error is due; where a message goes and what a failure means is decided there (`pairing/routing/dispatch.py`). The SDK's
-own senders work inside, one for the primary entity and one for each backlog queue that was used (`guarded_sender.py`):
-they are opened when they are first needed and replaced when they fail, so one paired sender serves many callers for
-years.
+`send_messages` asks its Dispatch what to do, does it, and reports the result, until the message is confirmed or an
+error is due; where a message goes and what a failure means are decided there (`pairing/routing/dispatch.py`). Inside it
+uses the SDK's own senders, one for the primary entity and one for each backlog queue in use (`guarded_sender.py`): they
+are opened when they are first needed and replaced when they fail, so one paired sender serves many callers for years.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Keeps one link to a backlog queue open, so that the first diverted messages of an outage need not open one.
 
 It belongs to the client. Its senders share it until their own links are open. The queue is picked at random, so that
-clients that don't know each other spread; when the service drops the link for idleness it is opened again. That it
-can't be opened is an event, and another queue is tried at the next look.
+independent clients spread over the queues; if the service closes the link as idle, it is opened again. If it can't be
+opened, there is an event, and another queue is tried next time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads two clients before they are paired, and reserves the secondary one for a single pairing.
 
-The clients are the SDK's or ours, of both APIs; `pair_validation.py` decides what may be paired with what.
+The clients are the SDK's or ours, sync or async; `pair_validation.py` decides what may be paired with what.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Looks at the control file of a fleet, or calls the function that stands for it.
+"""Reads the control file of a fleet when it has changed, or calls the function that replaces it.
 
-A look at a file that has not changed is one `stat`. What the content means, and whether a change is to be followed yet,
-is decided in `routing/pins.py`. A look may hang, on a network drive or in a user's function, so the health monitors
-take each on its own thread, and say when one takes too long.
+Checking a file that has not changed is one `stat`. What the content means, and whether a change is to be followed yet,
+is decided in `routing/pins.py`. A check may hang, on a network drive or in a user's function, so the health monitors
+run each on its own thread, and report one that takes too long.
 """
 
 from __future__ import annotations

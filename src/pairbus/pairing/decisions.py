@@ -1,9 +1,9 @@
 """Remembers why a paired client did what it did, for an operator's question "why did we fail over?".
 
 `client.explain("orders")` returns what is kept here in words: changes of state with their cause and error, pings, what
-operators and the control file said, and which rule sent messages to the backlog. Nothing is kept of a healthy send.
-What repeats between two changes of state is one entry with a count, so that an outage of hours does not push out how it
-began. Memory is bounded: `ENTRIES_MAX` entries for each of `ENTITIES_MAX` entities, texts cut to `CHARS_MAX`.
+operators and the control file said, and which rule sent messages to the backlog. Healthy sends are not recorded.
+Decisions that repeat between two changes of state are one entry with a count, so that a long outage does not push out
+how it began. Memory is bounded: `ENTRIES_MAX` entries for each of `ENTITIES_MAX` entities, texts cut to `CHARS_MAX`.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@
         ├── ForkedClientError            a client of the parent process, used in the child          + RuntimeError
         └── WrongLoopError               an async client, used on another loop than it was paired on + RuntimeError
 
-Those that stand in for an error of the SDK derive from it, so that what an application catches today it catches still.
-What each tells, and what to do: docs/how-to/handle-errors.md.
+Those that stand in for an error of the SDK derive from it, so that an application's existing handlers still catch them.
+docs/how-to/handle-errors.md says what each of them tells, and what to do.
 """
 
 from __future__ import annotations

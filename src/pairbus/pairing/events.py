@@ -1,6 +1,6 @@
 """Defines the events that pairing announces and the commands that it gives to its shell. Pure.
 
-Events name facts in the past tense; observers and subscribers get them in order, and none carries a time. Commands are
+Events state facts in the past tense; observers and subscribers get them in order, without times. Commands are
 imperatives that the decisions leave in `Coordinator.commands` for the shell to carry out.
 """
 

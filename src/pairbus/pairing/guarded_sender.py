@@ -1,4 +1,4 @@
-"""Non-blocking base of the sync and async guarded senders: what they know of their link, and what their errors say."""
+"""Non-blocking base of the sync and async guarded senders: the state of their link, and the texts of their errors."""
 
 from __future__ import annotations
 

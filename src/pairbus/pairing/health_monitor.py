@@ -1,9 +1,9 @@
 """Non-blocking base of the sync and async health monitors: notifies observers and subscribers of events.
 
-It also passes the results of pings, and what the control file says, to the coordinator.
+It also passes the results of pings, and the content of the control file, to the coordinator.
 
-Events are told at once, on the thread or task where they occur. What an observer raises is logged, and stops
-nothing.
+Observers are called at once, on the thread or task where the event occurs. An exception from an observer is logged, and
+stops nothing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Observers of a paired client: the log, the ledger, and the base class for others.
 
-The client holds a tuple of observers. Each hears of every event; of sends only those with `wants_sends`, of receives
-only those with `wants_receives`, so that a client that nobody counts pays nothing for it while healthy. Observers
-decide nothing. An observer is called on the thread or loop of the caller, must not block, and what it raises is the
-client's to log and swallow: watching must never stop a send.
+The client holds a tuple of observers. Each gets every event; sends are reported only to those with `wants_sends`,
+receives only to those with `wants_receives`, so that a healthy client without such observers pays nothing. Observers
+decide nothing. An observer is called on the thread or loop of the caller and must not block. The client logs and
+swallows its exceptions, since an observer must never stop a send.
 
-`sent` is called once for every attempt that came to an end, not once a call of the application: a primary attempt that
+`sent` is called once for every completed attempt, not once for each call of the application: a primary attempt that
 failed and the backlog attempt after it are two lines of the ledger, as they are two operations on the bill.
 """
 

@@ -1,9 +1,9 @@
 """The options of a pairing: their names, defaults and bounds, and `Settings`, their checked values.
 
 An option is one row of `_Options`: the attributes, the constructor, its checks and `Settings` follow from it, and
-docs/reference/options.md is printed from it. Its type stands once more in `PairingOptions`, since type checkers take
-keywords from nothing else. The sync and the async client take the same class. This module decides what each option may
-hold, and that one options object serves one pairing.
+docs/reference/options.md is printed from it. Its type is repeated in `PairingOptions`, since type checkers need it
+there for keywords. The sync and the async client use the same class. This module decides which values each option may
+have, and that one options object serves one pairing.
 
 Pure.
 """

@@ -1,6 +1,6 @@
 """Checks which two namespaces may be paired, and reads the addresses that `paired()` is given. Pure.
 
-`options.py` decides what options may hold, and `provision.py` whether the secondary can be used.
+`options.py` decides which values options may have, and `provision.py` whether the secondary can be used.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Holds the messages of one `send_messages` call, prepared once and sent as often as it takes, without any I/O.
+"""Holds the messages of one `send_messages` call, prepared once and sent as often as needed. Does no I/O.
 
-`pack` does what must precede the first attempt: it assigns ids and refuses aliases. A `PendingSend` then
-knows what to hand to the primary's sender and, once it is diverted, the batches for the backlog. This module
-decides the order of these checks, and what is left to send after a part was confirmed. `diversion.py` rewrites
-messages, `sizes.py` decides what fits, and `dispatch.py` where a message goes.
+`pack` runs the steps that must precede the first attempt: it assigns ids and refuses aliases. A `PendingSend` then has
+the messages for the primary's sender and, once it is diverted, the batches for the backlog. This module decides the
+order of these checks, and which messages are left to send after a part was confirmed. `diversion.py` rewrites messages,
+`sizes.py` decides what fits, and `dispatch.py` where a message goes.
 
 Pure.
 """

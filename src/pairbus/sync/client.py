@@ -1,9 +1,9 @@
 # Generated from src/pairbus/aio/client.py by scripts/generate_sync.py; do not edit.
 """Adds `pair_namespace` to the SDK's ServiceBusClient, so that a paired client sends through an outage.
 
-Without a pairing it behaves as the SDK's does.
+Without a pairing it behaves like the SDK's.
 
-This module joins the parts: the checks (`pairing/clients.py`), the backlog queues (`provisioning.py`), the health
+This module connects the parts: the checks (`pairing/clients.py`), the backlog queues (`provisioning.py`), the health
 monitor, the senders and receivers, the syphon. It does not decide what happens to a message.
 """
 

@@ -1,4 +1,4 @@
-"""Gives the paired clients what they need of threads, under the names of `aio/concurrency.py`."""
+"""Wraps the parts of threading that the paired clients need, under the names of `aio/concurrency.py`."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""What a forked child does with the sync clients that it has inherited: it forgets their connections and opens its own.
+"""Lets a forked child use the sync clients that it has inherited: it drops their connections and opens its own.
 
 A connection can't be shared: two processes that read one TLS stream destroy it for both. So the child closes its copies
-of the sockets without a word to the peer, takes new locks (the parent's may have been held by a thread that the child
-does not have), and leaves threads to be started when they are next needed. The parent notices nothing.
+of the sockets without telling the peer, creates new locks (the parent's may have been held by a thread that the child
+does not have), and starts threads when they are next needed. The parent is not affected.
 
-Not covered: a socket that the parent was just connecting; the child keeps a copy of it, unused, until it ends.
+Not covered is a socket that the parent was just connecting: the child keeps an unused copy of it until it ends.
 
-Who is told: whatever was registered and has a method `forked`. Async clients are not told; they belong to the loop of
+The method `forked` of every registered object is called. Async clients are not registered; they belong to the loop of
 the parent and refuse to work in the child (`ForkedClientError`).
 """
 

@@ -3,9 +3,9 @@
 It holds the coordinator of the client and the lock that guards it. Code that changes a state under that lock calls
 `attend` afterwards, without it: commands are carried out and the timer is set. A thread runs only while an entity is
 sick (`coordinator.deadline` is not None) or a control file is followed, so other healthy clients have none. Pings run
-on threads of their own, so that one which hangs delays neither the timers nor another entity's ping.
+on separate threads, so that a hanging one delays neither the timers nor another entity's ping.
 
-Nothing is decided here: when to fail over, when to ping and what a ping's answer means is the coordinator's.
+It decides nothing: the coordinator decides when to fail over, when to ping and what a ping's answer means.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Locks and threads in code that a signal handler may interrupt: with Ctrl-C, an alarm, a worker's soft time limit.
+"""Takes locks and starts threads safely in code that a signal handler may interrupt (Ctrl-C, an alarm, a time limit).
 
-A handler runs on the main thread between two bytecodes, and what it raises comes out there. CPython looks for signals
-when a function begins, at the end of a loop's turn, and after a call has returned. So `lock.acquire()` may have taken
-the lock when the next thing that happens is the exception, before any `try` is entered and before the result is stored:
-the lock is then taken permanently. `with lock:` is safe, since the interpreter enters the block before it looks; but it
-has no time-out. Hence `take`, which is one call from the interpreter's point of view: the lock is taken and the fact
-is in the list, or neither.
+A handler runs on the main thread between two bytecodes, and an exception from it is raised there. CPython looks for
+signals when a function begins, at the end of a loop's turn, and after a call has returned. So `lock.acquire()` may have
+taken the lock when the next thing that happens is the exception, before any `try` is entered and before the result is
+stored: the lock is then taken permanently. `with lock:` is safe, since the interpreter enters the block before it
+looks; but it has no time-out. Hence `take`, which is one call from the interpreter's point of view: the lock is taken
+and the fact is in the list, or neither.
 
     held: list[bool] = []
     try:

@@ -1,10 +1,10 @@
 # Generated from src/pairbus/aio/provisioning.py by scripts/generate_sync.py; do not edit.
-"""Finds and makes the backlog queues of a pairing; nothing here contacts the primary.
+"""Finds and creates the backlog queues of a pairing; nothing here contacts the primary.
 
-With the SDK's administration client they are listed and made; without it, each is sent to.
+With the SDK's administration client they are listed and created; without it, a link to each is opened.
 
-What is missing, what is worth another try and what it all amounts to is decided in `pairing/backlog/backlog_queues.py`
-and `pairing/backlog/provision.py`.
+Which queues are missing, what is worth another try and what the result means are decided in
+`pairing/backlog/backlog_queues.py` and `pairing/backlog/provision.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # Generated from src/pairbus/aio/receiver.py by scripts/generate_sync.py; do not edit.
-"""The paired receiver: a subclass of the SDK's that drops pings and halts on server busy. No more.
+"""The paired receiver: a subclass of the SDK's receiver that drops pings and pauses on server busy, and nothing else.
 
-Messages come from the primary only, and during an outage a receive behaves as the SDK's own. How long an entity
-halts is decided by the coordinator; here the halt is asked for, waited out where the caller's time allows, and told
-about. A settlement on the receiver's own link does not wait for a halt: its lock would run out meanwhile.
+Messages come from the primary only, and during an outage a receive behaves as the SDK's own. The coordinator decides
+how long an entity pauses; here the pause is looked up, waited for if the caller's time allows, and reported. A
+settlement on the receiver's own link does not wait for a pause: its lock would expire meanwhile.
 
 Private parts of the SDK's receiver that it overrides or reads:
 

@@ -1,9 +1,9 @@
-"""An SDK sender under our rules, for threads; `aio/sdk_sender.py` has the same names for an event loop.
+"""Calls an SDK sender under our deadlines, on threads; `aio/sdk_sender.py` has the same names for an event loop.
 
 On an open link a call runs on the caller's thread with the watchdog beside it. Everything that may block where no
-socket can be shut (DNS, a TCP connect, a token's issuer) belongs to opening, and that runs on another thread, which the
-caller leaves behind at the deadline; it ends by itself a little later and clears up. What a failure leads to is decided
-in `guarded_sender.py`.
+socket can be shut (DNS, a TCP connect, a token's issuer) belongs to opening, which runs on another thread that the
+caller abandons at the deadline; that thread ends a little later and cleans up. `guarded_sender.py` decides what follows
+from a failure.
 
 Private parts of the SDK that it touches (the rest is in `pairing/sdk.py`):
 

@@ -1,10 +1,10 @@
 # Generated from src/pairbus/aio/syphon.py by scripts/generate_sync.py; do not edit.
 """The syphon in an application: what `enable_syphon=True` starts, and how it ends.
 
-The paired client makes a `SyphonHost` when pairing is done, calls `start`, and in its `close` calls `stop` before it
-closes anything else. The secondary's `close()` is watched from here; for a client that ends otherwise there is
-`client_closed`. When one client of the pair ends alone, the other is faulted: its calls raise ClientFaultedError.
-A shell: it decides nothing.
+The paired client creates a `SyphonHost` when pairing is done, calls `start`, and in its `close` calls `stop` before it
+closes anything else. It watches the secondary's `close()`; `client_closed` is for a client that ends in another way.
+When only one client of the pair ends, the other is faulted: its calls raise ClientFaultedError. A shell: it decides
+nothing.
 """
 
 from __future__ import annotations

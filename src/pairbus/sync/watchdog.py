@@ -1,15 +1,15 @@
 """Ends calls of the sync SDK that would hang: shuts the socket under them at their deadline.
 
-The SDK's sync client waits for ever for a peer that accepts TCP and then says nothing: its TLS handshake and its SASL
+The SDK's sync client waits forever for a peer that accepts TCP and then says nothing: its TLS handshake and its SASL
 exchange have no time-out, whatever `timeout=`, `try_timeout=` or `socket_timeout=` say. A blocked read or write on a
 socket that another thread shuts down returns at once, so one daemon thread per process does that for every sender.
 
-While calls are answered in time it costs next to nothing: arming a guard (`sdk_sender.py`) writes a float and compares
+While calls are answered in time it costs almost nothing: arming a guard (`sdk_sender.py`) writes a float and compares
 it with the time at which the thread will look anyway; disarming takes a free lock. The thread sleeps until the earliest
 deadline that it knew; by then that call is usually long over, and it looks for the next one. It is woken only for a
 deadline earlier than that.
 
-What it decides: nothing but which deadlines have passed. What a shut sender means is the business of
+It decides only which deadlines have passed. What a closed socket means for the sender is decided in
 `guarded_sender.py`.
 """
 

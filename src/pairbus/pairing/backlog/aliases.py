@@ -1,9 +1,9 @@
 """Rewrites encoded messages for the backlog, where aliases keep what it must not act on, and back.
 
 `divert_encoded` diverts messages that an application has encoded already, and `restore_message` restores them. Both
-work on bytes, since Python values would lose AMQP types: what is not to be changed keeps its bytes. What the backlog's
-broker added (its annotations, the lock token, the delivery count) is removed. This module decides what is restored, and
-what can't be. `diversion.py` diverts messages of the SDK.
+work on bytes, since Python values would lose AMQP types: everything that is not changed keeps its bytes. The data that
+the backlog's broker added (its annotations, the lock token, the delivery count) is removed. This module decides what is
+restored, and what can't be. `diversion.py` diverts messages of the SDK.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Decides what the backlog queues are called, how they are made, and which are missing.
 
-Prints them as text, too, for those who make them by other means.
+It also prints their definitions as text (Bicep, Terraform and the like), for people who create them by other means.
 
-Names are compared as the service does, without regard to case. Not decided here: who talks to the service.
+Names are compared as the service compares them, regardless of letter case. This module does not talk to the service.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides whether enough backlog queues could be found or created.
 
-Both shells fill a `Provision` while they talk to the secondary. This module decides what is worth another try, how a
-failure is reported, and which failures "degrade" accepts. `backlog_queues.py` decides names and properties.
+Both shells fill a `Provision` while they talk to the secondary. This module decides which failures are worth another
+try, how a failure is reported, and which failures "degrade" accepts. `backlog_queues.py` decides names and properties.
 """
 
 from __future__ import annotations

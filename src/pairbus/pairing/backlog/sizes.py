@@ -1,8 +1,8 @@
 """Decides what fits into the backlog, since a message grows by its aliases and may then exceed a link's limit.
 
-At a healthy send it computes only an upper bound, cheaply; what may be too large is then measured exactly, and warned
-of. On the way to the backlog sizes are exact: too large a message is an error that names both sizes, and lists and
-batches are cut into batches that fit, in order.
+At a healthy send it computes only an upper bound, cheaply; a message that may be too large is then measured exactly,
+and a warning is given. On the way to the backlog sizes are exact: a message that is too large is an error that names
+both sizes, and lists and batches are split into batches that fit, in order.
 """
 
 from __future__ import annotations

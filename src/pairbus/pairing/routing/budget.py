@@ -1,12 +1,12 @@
 """Splits a caller's time between attempts.
 
-Each attempt keeps back half of what remains while there is another place to send the message to; the last place gets
-all. No attempt can use up the time of the next, and none passes the end. All backlog queues together leave an eighth of
-the caller's time for the primary, which is tried once more after them: many queues that hang must not leave it
+While there is another place to send the message to, an attempt gets half of the remaining time; the last place gets all
+of it. No attempt can use up the time of the next, and none exceeds the caller's time. All backlog queues together leave
+an eighth of it for the primary, which is tried once more after them: otherwise many queues that hang would leave it
 with a thousandth.
 
-Busy retries follow the same rule, each with half of what then remains: together with the pauses they may use all of the
-caller's time, and the backlog is never without a share.
+Busy retries follow the same rule, each with half of the time that then remains: together with the pauses they may use
+all of the caller's time, and the backlog always keeps a share.
 """
 
 from __future__ import annotations

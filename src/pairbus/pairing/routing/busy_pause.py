@@ -1,7 +1,7 @@
 """Pauses all calls of a client to one entity for at least ten seconds after the server said that it is busy.
 
-Decides until when, and for how long the entity has been busy without a break. `dispatch` decides who waits and who
-gives up.
+Decides when the pause ends, and for how long the entity has been busy without a break. `dispatch` decides which calls
+wait and which give up.
 """
 
 from __future__ import annotations

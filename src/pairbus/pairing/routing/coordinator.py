@@ -1,11 +1,10 @@
 """Coordinates all entities of one paired client: their failovers, busy pauses and timers, and the shared rotation.
 
-An entity is known by its path regardless of letter case, as the service knows it, and is shown as it was first
-named.
+An entity is known by its path regardless of letter case, as the service knows it, and is shown in its first spelling.
 
-It decides which entity a fact belongs to, when the next tick is due, when an entity has been busy for too long,
-and what is forgotten. It is called under the shell's lock and never calls back: it leaves what is to be done in
-`commands`, which the shell takes out after every call.
+It decides which entity a fact belongs to, when the next tick is due, when an entity has been busy for too long, and
+which data is forgotten. It is called under the shell's lock and never calls back: it leaves commands in `commands`,
+which the shell takes out after every call.
 """
 
 from __future__ import annotations

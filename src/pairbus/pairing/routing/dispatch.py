@@ -1,14 +1,14 @@
 """Decides whether a `send_messages` call goes to the primary or to a backlog queue next, waits, or fails.
 
-The shell asks `step` and does what it says: try the primary, try a backlog queue, wait, return, raise. Every attempt is
-answered once, by `…_sent`, `…_failed` or, when no answer will come, `abandon`. This module joins verdicts, routes, busy
-pauses, the rotation and the caller's time to one path. It never reports a
-message as sent that no broker confirmed: `Sent` follows `primary_sent` and `backlog_sent`, and nothing else.
+The shell calls `step` and carries out its answer: try the primary, try a backlog queue, wait, return, raise. Every
+attempt is answered once, by `…_sent`, `…_failed` or, when no answer will come, `abandon`. This module combines
+verdicts, routes, busy pauses, the rotation and the caller's time. It never reports a message as sent unless a broker
+confirmed it: `Sent` follows `primary_sent` and `backlog_sent`, and nothing else.
 
-A message that no backlog queue takes is sent to the primary once more, whatever the state of the entity, and then
-to the queues that others found failing and that it was not at itself: so no send fails while either namespace takes
-messages. Every attempt leaves time for the next. Where the backlog said no, which costs no waiting, that was a round,
-and there are as many more as the SDK has retries, with its waits between them.
+A message that no backlog queue takes is sent to the primary once more, whatever the state of the entity, and then to
+the queues that others found failing and that it has not tried itself: so no send fails while either namespace takes
+messages. Every attempt leaves time for the next. If the backlog refused, which takes no waiting, that was one round,
+and there are as many further rounds as the SDK has retries, with its waits between them.
 """
 
 from __future__ import annotations

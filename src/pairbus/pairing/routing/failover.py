@@ -1,14 +1,14 @@
 """Decides the failover of one entity: when to leave the primary, when to probe it, when to return.
 
 A pure machine: callers report facts with the time at which they learned them, and get commands back; `deadline` says
-when `tick` is due. The state moves only by `TABLE`, in `_move`. What a failure means (`verdicts`), what a message does
-next (`dispatch`) and which entity pauses (`busy_pause`) is decided elsewhere.
+when `tick` is due. The state changes only by `TABLE`, in `_move`. What a failure means (`verdicts`), where a message
+goes next (`dispatch`) and which entity pauses (`busy_pause`) are decided elsewhere.
 
-Late answers. An attempt at the primary carries the `epoch` of when it began, and the epoch grows whenever the primary
-is taken again: a failure of an attempt from before says nothing of now and starts nothing. The answer to a probe that
-left before the present failover began is stale in the same way. The late success of an attempt from before the
-failover changes nothing: a probe, the operator, or a message that the primary took once more brings the entity
-back.
+Late answers. An attempt at the primary carries the `epoch` in which it began, and the epoch grows at each return to the
+primary: the failure of an attempt from an earlier epoch says nothing about the present and starts nothing. The answer
+to a probe that left before the present failover began is stale in the same way. The late success of an attempt from
+before the failover changes nothing: a probe, the operator, or a message that the primary took once more brings the
+entity back.
 
 A message that no backlog queue took, and that the primary then confirmed, counts as a good ping: a ping is refused
 whenever a message would be, so the confirmation of a message says at least as much. Where several good pings are asked
@@ -20,11 +20,11 @@ the time of the next ping, the first send after the time of the next trial, the 
 
 Fleets. Each client has a `phase`, its share of the first ping interval, so that clients that failed over in the same
 second do not ping in the same second. A good probe ends the failover `return_delay` seconds later, the client's share
-of the option `return_ramp`: messages go to the backlog until then, no ping is sent, and what the primary took
+of the option `return_ramp`: messages go to the backlog until then, no ping is sent, and a message that the primary took
 once more ends the wait, since its link is open already.
 
-Pins. What the control file says of an entity wins over everything else: failures, probes and messages do not move
-an entity that is pinned, and `_move` lets none of them through.
+Pins. The control file wins over everything else: failures, probes and messages do not change the state of a pinned
+entity; `_move` ignores them.
 """
 
 from __future__ import annotations

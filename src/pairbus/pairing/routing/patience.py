@@ -1,9 +1,9 @@
 """Decides how long the primary may be silent before a message leaves for the backlog, and when sends are too slow.
 
-`Patience` learns, where `primary_patience` is "adaptive", from what the sends of one entity took lately, and from
-what the openings of links to the primary took: a high quantile of the last answers, which a few slow ones don't move,
-times a factor. A false alarm, where the primary answered after all, doubles the factor for an hour. How long openings
-take a ping tells, which opens a link itself. `SlowSends` judges a brownout: more than a share of the last
+If `primary_patience` is "adaptive", `Patience` learns from how long the recent sends of one entity took, and from how
+long links to the primary took to open: it takes a high quantile of the last answers, which a few slow ones don't
+change, times a factor. A false alarm, where the primary answered after all, doubles the factor for an hour. Pings also
+tell how long an opening takes, since each opens a link. `SlowSends` judges a brownout: more than a share of the last
 sends took longer than a given time. Both keep a fixed number of values.
 
 Pure.

@@ -1,8 +1,8 @@
-"""The ping: what goes to a primary entity to learn whether it takes messages, and how a receiver knows one.
+"""The ping: the message that tests whether a primary entity takes messages, and how a receiver recognises it.
 
-A ping is an empty message of a content type of its own that lives for a second. It has a session id, so that an entity
-that needs sessions takes it, and its own id (by the SDK), so that duplicate detection never answers for it.
-Not decided here: when to ping, and what an answer means, beside how long a ping may take.
+A ping is an empty message with a special content type that expires after a second. It has a session id, so that an
+entity that requires sessions takes it, and a new message id (from the SDK), so that duplicate detection never drops it.
+This module decides how long a ping may take, but not when to ping or what an answer means.
 """
 
 from __future__ import annotations

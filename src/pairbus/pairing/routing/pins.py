@@ -1,8 +1,8 @@
 """Reads the control file, by which an operator pins entities of a whole fleet. Pure.
 
 The file is TOML, a name in each line: `orders = "failed-over"`, `"*" = "healthy"`, `invoices = "auto"`. This module
-decides what a file says (`parse`), which line counts for an entity (`Pins.of`), and what of a look at the file is news
-(`ControlFileLog`). `failover` decides what a pin does; the health monitors look at the file.
+decides what a file says (`parse`), which line counts for an entity (`Pins.of`), and which results of reading the file
+are new (`ControlFileLog`). `failover` decides what a pin does; the health monitors read the file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Decides which backlog queue a sender uses, which queues are ejected, and how they return.
 
-A sender picks at random at failover and keeps its queue. A queue that failed is out for everyone, until the retry
-interval is over; then the next message that anyone sends, and no other, tries it first. Decides nothing about time
-limits, nor about which failure counts: `dispatch` does.
+A sender picks at random at failover and keeps its queue. A queue that failed is ejected for all senders until the retry
+interval is over; then the next message of any sender tries it, alone. `dispatch` decides about time limits and which
+failures count.
 """
 
 from __future__ import annotations

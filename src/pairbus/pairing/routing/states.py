@@ -1,4 +1,4 @@
-"""The four states of a primary entity, as one paired client sees it, and the three ways that a message can take."""
+"""The four states of a primary entity, as one paired client sees it, and the three routes that a message can take."""
 
 from __future__ import annotations
 

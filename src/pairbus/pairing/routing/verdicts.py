@@ -4,10 +4,10 @@ Two tables, row by row, first match wins. `DEFAULT` asks: does this failure say 
 `AS_DESCRIBED` follows the public description's letter: a time-out, or a messaging error that is not transient, except
 authentication, authorization and busy. docs/reference/verdicts.md is printed from `CASES`.
 
-The SDK's own `_retryable` is no guide (it is true of a wrong key), and its classes alone are none either: a wrong key
-behind a custom endpoint comes as a connection error, a garbled answer as a bare ServiceBusError round a ValueError.
-So the rows look at the class, at the AMQP condition, and at what is wrapped.
-`dispatch.py` and `failover.py` decide what follows from a verdict.
+The SDK's own `_retryable` doesn't help (it is true for a wrong key), nor do its classes alone: a wrong key behind a
+custom endpoint is a connection error, and a garbled answer is a bare ServiceBusError around a ValueError. So the rows
+look at the class, at the AMQP condition, and at the wrapped error. `dispatch.py` and `failover.py` decide what follows
+from a verdict.
 """
 
 from __future__ import annotations
