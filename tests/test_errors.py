@@ -4,11 +4,12 @@ import errno
 import importlib
 import os
 import pkgutil
+import re
 
 import pytest
 from azure.core.exceptions import ServiceRequestError
 
-import pairbus
+import pairbus.errors
 from pairbus.errors import PairbusError, file_problem, first_line, for_command_line, for_data_source
 from pairbus.syphon.listing import reason
 
@@ -26,6 +27,9 @@ def test_the_drawing_shows_every_error() -> None:
     kinds = {each for each in subclasses(PairbusError) if each.__module__.startswith("pairbus")}
     assert len(kinds) > 10
     assert {each.__name__ for each in kinds if f" {each.__name__} " not in drawn.replace("\n", " ")} == set()
+    places = dict(re.findall(r"(\w+) .*\((\S+)\.py\)", pairbus.errors.__doc__ or ""))
+    elsewhere = {each.__name__: each.__module__ for each in kinds if each.__module__ not in drawings}
+    assert {name: f"pairbus.{places[name].replace('/', '.')}" for name in elsewhere} == elsewhere
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@
     │   └── SessionsRequired    … since the entity requires sessions              (spark/pipelines/preflight.py)
     ├── BadLocation             a path or URL that reports cannot go to           (spark/runtime/locations.py)
     ├── BadLedger               something given as a ledger that is none          (spark/reports/ledgers.py)
-    ├── NotAsIs                 a ledger file that cannot become Parquet          (spark/reports/ledger_files)
+    ├── NotAsIs                 a ledger file that cannot become Parquet    (spark/reports/ledger_files/line_blocks.py)
     ├── JavaNotFound            Spark has no Java to run on                       (spark/runtime/java.py)
     ├── PriceError              a price book that cannot be used                  (cost/prices.py)
     ├── InvalidScenario         a cost that cannot be estimated as asked for      (cost/estimate.py)

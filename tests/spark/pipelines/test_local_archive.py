@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,16 @@ def test_what_is_archived_comes_back_once(pair: Pair, orders: Address, tmp_path:
     back = Restorer(folder, orders, max_rate=1e6, in_process=True)
     assert back.run() == [] and ids(pair, "orders") == list(range(30)), "to where they came from"
     assert {path: each.moved for path, each in back.report().destinations.items()} == {"orders": 30}
+
+
+def test_files_are_readable_by_their_owner_alone(pair: Pair, orders: Address, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert Archiver(orders, "orders", tmp_path / "archive", in_process=True).run() == []
+    finally:
+        os.umask(before)
+    modes = {path.suffix: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*.parquet")}
+    assert modes == {".parquet": 0o600}
 
 
 def test_an_empty_entity_makes_no_file(pair: Pair, make_queue: MakeQueue, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ on the disk, and so is its name, before its messages are taken away.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
@@ -49,7 +50,7 @@ class Batch:
 
     def _write(self, file: Path, rows: Iterable[pa.RecordBatch]) -> None:
         writer: Any = None
-        with open(file, "wb") as stream:
+        with open(file, "wb", opener=_private) as stream:
             for batch in rows:
                 table = _as_parquet(pa.Table.from_batches([batch]))
                 if writer is None:
@@ -64,6 +65,11 @@ class Batch:
         self.size += size_of(batch)
         tokens, numbers = (batch.column(name).to_pylist() for name in ("lock_token", "sequence_number"))
         self.tokens |= {uuid.UUID(token): number for token, number in zip(tokens, numbers, strict=True) if token}
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that its owner alone may read, whatever the umask: it holds messages."""
+    return os.open(path, flags, 0o600)
 
 
 def size_of(batch: pa.RecordBatch) -> int:
