@@ -21,7 +21,6 @@ from pairbus.cost.estimate import (
     OUTAGE_TERMS,
     PING_BYTES,
     QUEUE_BYTES,
-    TERMS,
     InvalidScenario,
 )
 from pairbus.pairing.backlog import diversion
@@ -207,7 +206,7 @@ SCENARIOS = st.builds(
 @given(SCENARIOS)
 def test_p53_what_holds_for_every_scenario(case: Scenario) -> None:
     made = estimate(case)
-    assert tuple(term.name for term in made.terms) == TERMS
+    assert [term.name for term in made.terms if term.name in OUTAGE_TERMS] == list(OUTAGE_TERMS)
     assert made.term("healthy-sends").operations + made.diverted == case.messages
     for term in made.terms:
         assert term.units >= term.operations >= 0 and term.money >= 0

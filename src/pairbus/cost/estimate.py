@@ -38,11 +38,7 @@ DELIVERY_BYTES: Final = 160
 #: A ping, with its session id and message id.
 PING_BYTES: Final = 160
 
-TERMS: Final = (
-    "base", "idle-polls", "healthy-sends", "healthy-receives", "backlog-sends", "backlog-receives", "home-sends",
-    "home-receives", "pings",
-)  # fmt: skip
-#: Those that an outage brings.
+#: The terms that an outage brings.
 OUTAGE_TERMS: Final = ("backlog-sends", "backlog-receives", "home-sends", "home-receives", "pings")
 
 
@@ -249,7 +245,7 @@ def estimate(scenario: Scenario | None = None, prices: PriceBook = EXAMPLE, **gi
 
 
 def _terms(case: Scenario) -> list[tuple[str, int, int, int, int, str]]:
-    """Name, operations, units, bytes in, bytes out, explanation; in the order of `TERMS`."""
+    """Name, operations, units, bytes in, bytes out, explanation."""
     polls_per_hour = POLLS_PER_HOUR * case.queues * case.syphons
     polls = round(polls_per_hour * case.hours)
     healthy, diverted = case.messages - case.diverted, case.diverted

@@ -20,6 +20,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
+from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -73,16 +74,8 @@ class _Answer(Exception):
 
 
 _ROOT = b"A Service Bus namespace on pairbus.\n"
-_NAMES = {
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    409: "Conflict",
-    500: "Internal Error",
-    503: "Server Busy",
-}
+#: The service's words, where they are not those of HTTP.
+_PHRASES = {500: "Internal Error", 503: "Server Busy"}
 
 # Anything else is 500: a condition nobody expected here.
 _STATUS_OF = {
@@ -421,7 +414,8 @@ class AdminApi:
         return Response(200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"}, text.encode())
 
     def _error(self, answer: _Answer, path: str, now: float) -> Response:
-        text = f"SubCode={answer.subcode}. {_NAMES[answer.status]}. {answer.text}"
+        phrase = _PHRASES.get(answer.status) or HTTPStatus(answer.status).phrase
+        text = f"SubCode={answer.subcode}. {phrase}. {answer.text}"
         tracker = f"{self._namespace.name}:{path}"
         body = atom.write_error(answer.status, text, tracking_id=self._new_id(), tracker=tracker, now=now)
         return Response(answer.status, {"content-type": atom.ERROR_TYPE} | answer.headers, body.encode())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 from uuid import UUID
 
 from .arithmetic import COMPARERS, calculate, compare, signed
@@ -68,19 +68,8 @@ def compile_filter(text: str, parameters: Mapping[str, Any]) -> Predicate | bool
     return bool(compiled.run(_NOBODY)) if compiled.is_constant else compiled.run
 
 
-class _Nobody:
-    """Stands for the message where none is asked."""
-
-    def user(self, name: str) -> Any:
-        raise AssertionError
-
-    has_user = system = user
-
-    def new_id(self) -> UUID:
-        raise AssertionError
-
-
-_NOBODY: Final = _Nobody()
+#: Stands for the message where none is asked.
+_NOBODY: Final = cast("Scope", None)
 
 
 def compile_part(part: Value | Condition) -> _Compiled:
