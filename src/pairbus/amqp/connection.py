@@ -246,8 +246,9 @@ class Connection:
         position = 0
         size_all = len(data)
         frame_bytes_max = self.limits.frame_bytes_max
-        while size_all - position >= 8 and self.stage is not Stage.CLOSED:
-            if self.stage is Stage.SASL_ID or self.stage is Stage.AMQP_ID:
+        is_open = self.stage is Stage.OPEN
+        while size_all - position >= 8 and (is_open or self.stage is not Stage.CLOSED):
+            if not is_open and self.stage in (Stage.SASL_ID, Stage.AMQP_ID):
                 self._on_header(data[position : position + 8])
                 position += 8
                 continue
@@ -264,10 +265,8 @@ class Connection:
                 performative, body = decode_performative(data, body)
                 if body > end:
                     raise FramingError("a performative runs past the end of its frame")
-                if self.stage is Stage.SASL:
-                    if kind != _SASL_FRAME or size > _SASL_FRAME_BYTES_MAX:
-                        raise FramingError("expected a SASL frame of at most 512 bytes")
-                    self._on_sasl(performative, events)
+                if not is_open and self.stage is Stage.SASL:
+                    self._on_sasl(kind, size, performative, events)
                 elif kind != _AMQP_FRAME:
                     raise FramingError(f"a frame of type {kind}, expected 0")
                 elif type(performative) is Transfer:
@@ -276,6 +275,7 @@ class Connection:
                         session.on_transfer(performative, data[body:end], events)
                 else:
                     self._on_frame(channel, performative, events)
+                    is_open = self.stage is Stage.OPEN
             elif self.stage is Stage.SASL:
                 raise FramingError("an empty SASL frame")
             position = end
@@ -315,7 +315,9 @@ class Connection:
             self._out.append(expected)
         raise FramingError(f"expected the protocol header {expected!r}, got {header!r}")
 
-    def _on_sasl(self, performative: Any, events: list[Event]) -> None:
+    def _on_sasl(self, frame_type: int, size: int, performative: Any, events: list[Event]) -> None:
+        if frame_type != _SASL_FRAME or size > _SASL_FRAME_BYTES_MAX:
+            raise FramingError("expected a SASL frame of at most 512 bytes")
         if self.server and type(performative) is SaslInit:
             assert isinstance(self._sasl, SaslServer)
             mechanism = str(performative.mechanism)

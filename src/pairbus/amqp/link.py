@@ -282,37 +282,26 @@ class ReceiverLink(Link):
             return
         parts, size = self._parts, self._size
         self.forget()
-        if size <= self._bytes_max:
-            self._deliver(first, b"".join(parts), events)
-        else:
-            self._count(first)
-            events.append(DeliveryTooLarge(self, first.delivery_id or 0, size, bool(first.settled)))
+        self._deliver(first, b"".join(parts) if size <= self._bytes_max else None, events, size)
 
-    def _count(self, transfer: Transfer) -> None:
+    def _deliver(self, transfer: Transfer, payload: bytes | None, events: list[Event], size: int = 0) -> None:
+        """Count a delivery and report it; without a payload it was too large."""
         self.delivery_count = (self.delivery_count + 1) & _MASK
         if self.credit > 0:
             self.credit -= 1
-        if not transfer.settled:
+        settled = transfer.settled is True
+        if not settled:
             self.unsettled += 1
             self.session.unsettled += 1
-
-    def _deliver(self, transfer: Transfer, payload: bytes, events: list[Event]) -> None:
-        self._count(transfer)
-        state = transfer.state
-        if state is not None and type(state) is TransactionalState:
-            given = (transfer.delivery_id or 0, transfer.delivery_tag or b"", payload, transfer.message_format or 0)
-            events.append(TransactionalDelivered(self, *given, bool(transfer.settled), state.txn_id))
+        delivery_id = transfer.delivery_id or 0
+        if payload is None:
+            events.append(DeliveryTooLarge(self, delivery_id, size, settled))
             return
-        events.append(
-            Delivered(
-                self,
-                transfer.delivery_id or 0,
-                transfer.delivery_tag or b"",
-                payload,
-                transfer.message_format or 0,
-                bool(transfer.settled),
-            )
-        )
+        state, tag, format = transfer.state, transfer.delivery_tag or b"", transfer.message_format or 0
+        if state is not None and type(state) is TransactionalState:
+            events.append(TransactionalDelivered(self, delivery_id, tag, payload, format, settled, state.txn_id))
+            return
+        events.append(Delivered(self, delivery_id, tag, payload, format, settled))
 
     def _gather(self, payload: bytes) -> None:
         connection = self.session.connection

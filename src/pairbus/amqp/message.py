@@ -120,61 +120,58 @@ _STARTS: Final = {
 
 #: Data sections of a few bytes would take long to look at; a batch of the service has 4,500 at most.
 SECTIONS_MAX: Final = 10_000
-_EACH_SECTION: Final = range(SECTIONS_MAX)
+_REPEATED_MAX: Final = SECTIONS_MAX - len(_NAMES)
 
 
-def split(payload: bytes) -> Sections:  # noqa: C901, PLR0912 - on the way of every message: no call for each section
+def split(payload: bytes) -> Sections:
     """Return where the sections of a message begin and end. Raise DecodeError for what is no message."""
     size, footer_at, is_usual = len(payload), -1, True  # the footer: where it stands before the body
     spans: list[Any] = [None] * 9
-    o = last = start = body_start = body_end = 0
+    o = last = start = repeated = 0
     try:
-        for _ in _EACH_SECTION:
-            if o >= size:
-                break
+        while o < size:
             start = o
             section = _STARTS.get(payload[o : o + 4])
             if section is None:
                 section, o = _odd_section(payload, o)
                 is_usual = False
             elif section > 0:
-                o += 5 + payload[o + 4]
-                if o == start + 5 and section != _DATA:
+                length = payload[o + 4]
+                if not length and section != _DATA:
                     raise DecodeError(f"section {_NAMES[section - 0x70]} can't even hold its count (byte {start})")
+                o += 5 + length
             else:
                 section = -section
-                o += 8 + unpack_u32(payload, o + 4)[0]
-                if o < start + 12 and section != _DATA:
+                length = unpack_u32(payload, o + 4)[0]
+                if length < 4 and section != _DATA:
                     raise DecodeError(f"section {_NAMES[section - 0x70]} can't even hold its count (byte {start})")
+                o += 8 + length
             if section > last:
                 last = section
-            elif last == _FOOTER and _DATA <= section < _FOOTER and not body_end:
+            elif section == last and _DATA <= section <= _SEQUENCE:
+                spans[section - 0x70] = (spans[section - 0x70][0], o)  # the body begins with the first of them
+                repeated += 1
+                if repeated > _REPEATED_MAX:
+                    raise DecodeError(f"a message has {SECTIONS_MAX} sections at most")
+                continue
+            elif last == _FOOTER and _DATA <= section < _FOOTER and not any(spans[5:8]):
                 last = section
                 footer_at = spans[8][0]
-            elif (section != last or not _DATA <= section <= _SEQUENCE) and (
-                section != _DELIVERY or o < size or spans[1] is not None
-            ):
+            elif section != _DELIVERY or o < size or spans[1] is not None:
                 raise DecodeError(f"section {_NAMES[section - 0x70]} out of order at byte {start}")
             spans[section - 0x70] = (start, o)
-            if section > 0x74 and section < 0x78:  # body
-                if not body_end:
-                    body_start = start
-                body_end = o
     except (IndexError, struct.error):
         raise truncated(payload, start) from None
-    if o != size:
-        raise truncated(payload, start) if o > size else DecodeError(f"a message has {SECTIONS_MAX} sections at most")
+    if o > size:
+        raise truncated(payload, start)
     s = Sections()
     (
         s.header, s.delivery_annotations, s.message_annotations, s.properties, s.application_properties,
         data, sequence, value, s.footer,
     ) = spans  # fmt: skip
-    if body_end:
-        s.body = (body_start, body_end)
-        if (data is None) + (sequence is None) + (value is None) < 2:
-            raise DecodeError("a body is made of data, of amqp-sequence or of one amqp-value section, not of a mix")
-    else:
-        s.body = None
+    s.body = data or sequence or value
+    if (data is None) + (sequence is None) + (value is None) < 2:
+        raise DecodeError("a body is made of data, of amqp-sequence or of one amqp-value section, not of a mix")
     if footer_at >= 0 and spans[8][0] != footer_at:
         raise DecodeError(f"section footer out of order at byte {spans[8][0]}")
     tail = s.delivery_annotations

@@ -258,19 +258,18 @@ class Session:
     def on_transfer(self, transfer: Transfer, payload: bytes, events: list[Event]) -> None:
         self._next_incoming_id = (self._next_incoming_id + 1) & _MASK
         self._incoming_window -= 1
+        limit = self.connection.limits.incoming_window
         # clients that count deliveries where we count frames may overrun a little
         # (docs/reference/protocol.md#flow-control): no more than that
-        if self.unsettled > 2 * self.connection.limits.incoming_window:
+        if self.unsettled > 2 * limit:
             raise ProtocolViolation(
-                f"{self.unsettled} unsettled deliveries, the window is {self.connection.limits.incoming_window}",
-                "amqp:session:window-violation",
+                f"{self.unsettled} unsettled deliveries, the window is {limit}", "amqp:session:window-violation"
             )
         link = self._links_remote.get(transfer.handle)
         # transfers race with a detach: those for a link that is gone are dropped
-        if link is not None and not link.detached and not link.is_sender:
-            assert isinstance(link, ReceiverLink)
+        if isinstance(link, ReceiverLink) and not link.detached:
             link.on_transfer(transfer, payload, events)
-        if self._incoming_window <= self.connection.limits.incoming_window // 2:
+        if self._incoming_window <= limit // 2:
             self._reopen()
 
     def on_disposition(self, disposition: Disposition, events: list[Event]) -> None:

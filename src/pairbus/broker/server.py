@@ -300,7 +300,7 @@ class NamespaceServer:
         self._ends.push_async_callback(_cancel, asyncio.create_task(repeat()))
 
     async def _answer_http(self, request: Request) -> Response | Switch | Cut:
-        if self.faults:
+        if self.faults.is_on:
             names = (request.peer, key_name_in(request.headers.get("authorization", "")))
             while self.faults.silences(names, self.clock()):
                 await asyncio.sleep(_SILENCE_S)
@@ -471,7 +471,7 @@ class NamespaceServer:
 
     def cut_off(self, connection: AmqpConnection) -> None:
         """Cut or silence a connection whose client a fault means; called when more is known of the client."""
-        if self.faults:
+        if self.faults.is_on:
             now, names = self.clock(), connection.names
             if self.faults.cuts_off(names, now):
                 connection.abort()

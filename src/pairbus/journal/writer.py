@@ -351,13 +351,14 @@ def deliver(answers: list[Answer], clock: Callable[[], float], until: float, lef
     """Call the callbacks in order until then, whatever one of them raises, and put the others into `left`; raise the
     first error at the end."""
     failure: BaseException | None = None
-    for number, (done, error, segment, offset) in enumerate(answers, 1):
+    to_call = iter(answers)
+    for done, error, segment, offset in to_call:
         try:
             done(error, segment, offset)
         except BaseException as problem:
             failure = failure or problem
         if clock() >= until:
-            left += answers[number:]
+            left += to_call
             break
     if failure is not None:
         raise failure

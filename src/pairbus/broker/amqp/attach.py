@@ -59,7 +59,7 @@ def attach_link(connection: AmqpConnection, link: Link) -> Refusal | None:
     now = connection.host.clock()
     path = address.path
     sends = isinstance(link, ReceiverLink)
-    if connection.host.faults:
+    if connection.host.faults.is_on:
         if connection.host.faults.unreachable(path, now):
             connection.abort()
             return None
@@ -108,7 +108,7 @@ def _attach_sender(
             return Refusal(conditions.NOT_ALLOWED, text)
     if attached.entity.refuses_sends is not None:
         return attached.entity.refuses_sends
-    if connection.host.faults:
+    if connection.host.faults.is_on:
         refusal = connection.host.faults.link_refusal(target.path, connection.host.clock())
         if refusal is not None:
             return refusal
@@ -133,7 +133,7 @@ def _attach_coordinator(connection: AmqpConnection, link: Link) -> Refusal | Non
 def _attach_receiver(connection: AmqpConnection, link: SenderLink, queue: MessageQueue, now: float) -> Refusal | None:
     path = queue.path
     refusal = queue.refuses_receives
-    if refusal is None and connection.host.faults:
+    if refusal is None and connection.host.faults.is_on:
         refusal = connection.host.faults.refusal("receive", path, now, 0)
     if refusal is None:
         entity = queue.entity

@@ -459,7 +459,8 @@ class AmqpConnection(asyncio.Protocol):
     def confirm(self, link: ReceiverLink, delivery_id: int) -> None:
         """Accept a delivery, together with those that are confirmed in the same turn."""
         self._confirms.append((link, delivery_id))
-        self.flush_soon()
+        if not self._flush_due:
+            self.flush_soon()
 
     def reject(self, link: ReceiverLink, delivery_id: int, state: bytes) -> None:
         """Settle a delivery with another outcome, after those that were confirmed before it."""
@@ -471,7 +472,7 @@ class AmqpConnection(asyncio.Protocol):
     def loses_answer(self, path: str) -> bool:
         """Return whether a fault keeps the answer to a stored send from the client; its connection is cut instead."""
         faults = self.host.faults
-        after_s = faults.lost_answer(path, self.host.clock()) if faults else None
+        after_s = faults.lost_answer(path, self.host.clock()) if faults.is_on else None
         if after_s is None:
             return False
         if after_s:
@@ -610,7 +611,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def _on_delivered(self, event: Delivered) -> None:
         context = event.link.context
-        if context is not None and self._is_checked(event):
+        if context is not None and (len(event.payload) <= AT_ONCE_BYTES_MAX or self._is_checked(event)):
             context.delivered(event)
 
     def _on_transactional(self, event: TransactionalDelivered) -> None:
@@ -716,7 +717,7 @@ class AmqpConnection(asyncio.Protocol):
         if self._unauthenticated_links > unauthenticated.LINKS_MAX and self._is_unauthenticated:
             self.close(unauthenticated.too_many("links", unauthenticated.LINKS_MAX))
             return
-        delay = self.host.faults.latency(None, self.host.clock()) if self.host.faults else 0.0
+        delay = self.host.faults.latency(None, self.host.clock()) if self.host.faults.is_on else 0.0
         if delay:
             self.loop.call_later(delay, self._attach, event.link)
         else:

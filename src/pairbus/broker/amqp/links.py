@@ -102,7 +102,7 @@ class TargetNode:
         connection = self.connection
         connection.hold(len(event.payload))
         faults = connection.host.faults
-        delay = faults.latency(self.path, connection.host.clock()) if faults else 0.0
+        delay = faults.latency(self.path, connection.host.clock()) if faults.is_on else 0.0
         if delay:
             connection.loop.call_later(delay, self._store, event)
         else:
@@ -161,7 +161,7 @@ class TargetNode:
                 return
         results: list[int] = []
         done = partial(self._stored, event, payloads, results, now)
-        if host.faults:
+        if host.faults.is_on:
             partition = partition_for_send(self.target.entity, payloads)
             refusal = host.faults.refusal("send", self.path, now, len(payloads), len(event.payload), partition)
             if refusal is not None:
@@ -191,7 +191,7 @@ class TargetNode:
         if not event.settled and not self.link.detached:
             if refusal is not None:
                 connection.reject(self.link, event.delivery_id, rejected(refusal))
-            elif not host.faults or not connection.loses_answer(self.path):
+            elif not host.faults.is_on or not connection.loses_answer(self.path):
                 connection.confirm(self.link, event.delivery_id)
         if payloads is None:
             assert refusal is not None
@@ -325,7 +325,7 @@ class SourceNode:
         host = self.connection.host
         now = host.clock()
         held_back = NONE_DOWN
-        if host.faults:
+        if host.faults.is_on:
             count = min(count, self.dispatcher.available())
             if self.queue.partition_sizes is not None:
                 count, held_back = self._of_partitions(count, now)
@@ -381,7 +381,7 @@ class SourceNode:
         received, cause = connection.host.recorder.received, connection.cause
         link = self.link
         before = connection.unflushed_bytes
-        spends_by_partition = bool(connection.host.faults) and self.queue.partition_sizes is not None
+        spends_by_partition = connection.host.faults.is_on and self.queue.partition_sizes is not None
         taken = 0
         goes_on = True
         while taken < count and connection.takes_more and goes_on:
@@ -408,7 +408,7 @@ class SourceNode:
                     self._spend(message, payload, now)
         if connection.unflushed_bytes > before:
             self._is_waiting = False
-        if connection.host.faults and not spends_by_partition:
+        if connection.host.faults.is_on and not spends_by_partition:
             connection.host.faults.spend(self.path, now, size=connection.unflushed_bytes - before)
         return taken
 
@@ -452,7 +452,7 @@ class SourceNode:
             if not self._is_closed:
                 self.link.send(payload, b"", settled=True)  # nothing can be said of it any more: the tag is empty
             recorder.received(self.path, message, payload, self.connection.cause, now, removed=True)
-            if self.connection.host.faults:
+            if self.connection.host.faults.is_on:
                 self._spend(message, payload, now)
         self.connection.flush_soon()
         self.dispatcher.wake()
@@ -496,7 +496,7 @@ class SourceNode:
             connection.forget(self.link, delivery_id)
         tokens = [token for token, _, _ in entries]
         done = partial(self._settled, delivery_ids, entries, settled, answer, outcome, now)
-        delay = host.faults.latency(self.path, now) if host.faults else 0.0
+        delay = host.faults.latency(self.path, now) if host.faults.is_on else 0.0
         if delay:
             connection.loop.call_later(delay, self._settle_late, tokens, outcome, done)
         else:

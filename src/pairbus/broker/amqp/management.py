@@ -102,7 +102,7 @@ class Call(NamedTuple):
 
     def spend(self, count: int, size: int) -> None:
         """Charge the thresholds for the messages of a request, one of which was charged when it came."""
-        if self.host.faults:
+        if self.host.faults.is_on:
             self.host.faults.spend(self.target.path, self.now, count - 1, size, count - 1)
 
     def done(self, refusal: Refusal | None) -> None:
@@ -172,12 +172,12 @@ def handle(
     # only entities that exist are recorded: nobody may fill the ledger with names
     is_managing, known = operation not in _RECORDED_BY_MESSAGE, target.path
     refusal = target.entity.suspended
-    if refusal is None and host.faults:
+    if refusal is None and host.faults.is_on:
         refusal = host.faults.refusal("send" if right == SEND else "receive", path, now)
     if refusal is not None:
         answer(failed(refusal, _STATUS.get(refusal.condition, 500)))
         return
-    if host.faults and operation in _MANAGES:
+    if host.faults.is_on and operation in _MANAGES:
         host.faults.spend(path, now, credits=MANAGEMENT_CREDITS - 1)
     if not isinstance(request.body, dict):
         answer(Response(400, "the body of a request is a map of its arguments", conditions.ARGUMENT_ERROR))
@@ -188,7 +188,7 @@ def handle(
         return
     host.recorder.asked(target.path)
     call = Call(connection, target, Arguments(request.body), now, answer, transaction=transaction)
-    delay = host.faults.latency(path, now) if host.faults else 0.0
+    delay = host.faults.latency(path, now) if host.faults.is_on else 0.0
     if delay:
         connection.loop.call_later(delay, _run, operation, call)
     else:
@@ -367,7 +367,7 @@ def _delete(call: Call) -> None:
 def _schedule(call: Call) -> None:
     payloads = call.arguments.payloads("messages")
     path = call.target.path
-    if call.host.faults and call.host.faults.hangs(path, call.now):
+    if call.host.faults.is_on and call.host.faults.hangs(path, call.now):
         call.connection.hang(path)
         return
 

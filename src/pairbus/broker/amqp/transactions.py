@@ -134,7 +134,7 @@ def deliver(connection: AmqpConnection, event: TransactionalDelivered) -> None:
     elif isinstance(node, TargetNode):
         transaction, session = found
         faults = connection.host.faults
-        delay = faults.latency(node.path, connection.host.clock()) if faults else 0.0
+        delay = faults.latency(node.path, connection.host.clock()) if faults.is_on else 0.0
         if delay:
             connection.loop.call_later(delay, _send, node, event, transaction, session)
         else:
@@ -148,7 +148,7 @@ def _send(node: TargetNode, event: TransactionalDelivered, transaction: Transact
     connection = node.connection
     host, now = connection.host, connection.host.clock()
     payloads = node.split(event)
-    if not isinstance(payloads, Refusal) and host.faults:
+    if not isinstance(payloads, Refusal) and host.faults.is_on:
         partition = partition_for_send(node.target.entity, payloads)
         refusal = host.faults.refusal("send", node.path, now, len(payloads), partition=partition)
         if refusal is None and host.faults.hangs(node.path, now):

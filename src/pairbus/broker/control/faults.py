@@ -262,7 +262,7 @@ def mark_of(
 class Faults:
     """The faults of one namespace. `on_change` is called after every set, clear and expiry that changed something."""
 
-    __slots__ = ("_faults", "_is_on", "_slow", "_throttling", "has_standby", "late_count", "on_change", "on_crash")
+    __slots__ = ("_faults", "_slow", "_throttling", "has_standby", "is_on", "late_count", "on_change", "on_crash")
 
     def __init__(self, on_change: Callable[[], None] | None = None, throttling: Throttling | None = None) -> None:
         """`throttling` has the thresholds of the configuration."""
@@ -276,15 +276,16 @@ class Faults:
         # By how many seconds answers are late of entities that are about to crash.
         self._slow: dict[str, float] = {}
         self._throttling = Throttling() if throttling is None else throttling
-        self._is_on = bool(self._throttling)
+        #: Whether there is anything to ask: a fault, or a threshold of the configuration. The same as the truth of it,
+        #: for those that ask on the way of every message: without a call.
+        self.is_on = bool(self._throttling)
 
     def __repr__(self) -> str:
         names = ", ".join(f"{f.kind} on {f.target}" for f in self._faults.values())
         return f"<Faults {names or 'none'}>"
 
     def __bool__(self) -> bool:
-        """Whether there is anything to ask: a fault, or a threshold of the configuration."""
-        return self._is_on
+        return self.is_on
 
     def set(self, fault: Fault) -> None:
         """Bring a fault into force; it replaces one of the same kind on the same target."""
@@ -387,24 +388,24 @@ class Faults:
         return frozenset(found[0]), frozenset(found[1])
 
     def unreachable(self, entity: str | None, now: float) -> bool:
-        return self._is_on and bool(self._covering("unreachable", entity, now))
+        return self.is_on and bool(self._covering("unreachable", entity, now))
 
     def black_hole(self, entity: str | None, now: float) -> bool:
-        return self._is_on and bool(self._covering("black-hole", entity, now))
+        return self.is_on and bool(self._covering("black-hole", entity, now))
 
     def latency(self, entity: str | None, now: float) -> float:
         """Return the seconds by which an answer is late; a namespace's and an entity's delay add up."""
-        if not self._is_on:
+        if not self.is_on:
             return 0.0
         slow = sum(self._slow.get(name, 0.0) for name in covered_names(entity)) if self._slow and entity else 0.0
         return slow + sum(self._faults[key].delay or 0.0 for key in self._covering("latency", entity, now))
 
     def hangs(self, entity: str | None, now: float) -> bool:
         """Return whether a send is taken and neither stored nor answered."""
-        return self._is_on and bool(self._covering("hang", entity, now))
+        return self.is_on and bool(self._covering("hang", entity, now))
 
     def stalls_storage(self, now: float) -> bool:
-        return self._is_on and any(not self._faults[key].is_back for key in self._covering(STALL, None, now))
+        return self.is_on and any(not self._faults[key].is_back for key in self._covering(STALL, None, now))
 
     def late(self, now: float) -> tuple[bool, bool]:
         """Return whether messages are late, and whether those are that come now."""
@@ -416,7 +417,7 @@ class Faults:
 
     def lost_answer(self, entity: str | None, now: float) -> float | None:
         """Return the seconds after which the connection is cut in place of the answer to a stored send; None: never."""
-        if not self._is_on:
+        if not self.is_on:
             return None
         return min((self._faults[key].delay or 0.0 for key in self._covering("lost-answer", entity, now)), default=None)
 
@@ -431,7 +432,7 @@ class Faults:
     ) -> Refusal | None:
         """Return the refusal of an operation, if any. Ask once per operation: an allowed one of `count` messages and
         `size` bytes uses up as many permits, of its partition if it has one."""
-        if not self._is_on:
+        if not self.is_on:
             return None
         return self._failure(operation, entity, now) or self._throttling.refusal(
             operation, _targets(entity), now, count, size, partition
@@ -499,6 +500,6 @@ class Faults:
         return len(keys)
 
     def _changed(self) -> None:
-        self._is_on = bool(self._faults) or bool(self._throttling)
+        self.is_on = bool(self._faults) or bool(self._throttling)
         if self.on_change is not None:
             self.on_change()

@@ -79,6 +79,7 @@ TTL_MS_MAX: Final = 0xFFFFFFFF
 # A life of a hundred years does not end.
 _FOREVER_MS: Final = 3_155_760_000_000
 _NULLS: Final = b"\x40" * 12
+_SMALL_PROPERTIES: Final = b"\x00\x53\x73\xc0"
 
 
 class Traits:
@@ -108,27 +109,22 @@ class Traits:
 Content = tuple[bytes, int, int, bytes, Traits | None]
 
 
-def _split(payload: bytes) -> Sections:
-    s = split(payload)
-    if len(payload) > BESIDE_BYTES_MAX:
-        check_size_beside_body(payload, s)
-    return s
-
-
-def take_in(payload: bytes, new_id: Callable[[], str], closely: bool = False) -> Content | None:
+def take_in(payload: bytes, new_id: Callable[[], str], closely: bool = False) -> Content | None:  # noqa: C901 - hot
     """Return what is stored of a message, or None for a ping.
 
     Traits are None for a message that neither expires nor is scheduled, unless they are asked for (`closely`). Raises
     AmqpError: decode-error, or invalid-field for what can be read but not accepted.
     """
-    s = _split(payload)
+    s = split(payload)
+    if len(payload) > BESIDE_BYTES_MAX:
+        check_size_beside_body(payload, s)
     span = s.properties
     has_id = False
     properties: Properties | None = None
     if span is not None:
         # What is sent unless the application asks for more: a list8 with an id as its only field.
         start, end = span
-        if payload[start + 3] == 0xC0 and payload[start + 6] == 0xA1 and payload[start + 1] == 0x53:
+        if payload[start : start + 4] == _SMALL_PROPERTIES and payload[start + 6] == 0xA1:
             rest = start + 8 + payload[start + 7]
             if end - rest == payload[start + 5] - 1 and payload[rest:end] == _NULLS[: end - rest]:
                 has_id = rest - start <= 8 + ID_CHARS_MAX and _is_text(payload[start + 8 : rest])

@@ -191,7 +191,8 @@ class ReceiveOperations:
         count, number, enqueued_at = message.delivery_count, message.sequence_number, message.enqueued_at
         changes = None if message.changes is None else self._store.changes(message)
         try:
-            if not (state or is_peeked) and was_scheduled(content, message.pairs_count, message.pairs_bytes):
+            pairs_bytes = message.pairs_bytes
+            if pairs_bytes and not (state or is_peeked) and was_scheduled(content, message.pairs_count, pairs_bytes):
                 state = SCHEDULED_STATE  # the service says so of a delivery, not of a peek
             payload = delivery(
                 message.header,
@@ -200,7 +201,7 @@ class ReceiveOperations:
                 enqueued_at,
                 locked_until,
                 message.pairs_count,
-                message.pairs_bytes,
+                pairs_bytes,
                 content,
                 state,
                 token,
