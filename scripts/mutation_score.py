@@ -8,6 +8,7 @@ mirror its module or name it, in a process forked from one that has imported pyt
 The score says how much of a module its own tests notice, not how much the whole suite would: a mutant that only a test
 of another folder catches has survived. Each test file is run once without a change: one that fails then, or takes more
 than `SLOW_FILE_S` of a processor, is left out and named. One failing example of Hypothesis's is enough: none is shrunk.
+Mutants are run in the order of their digests, so that what Ctrl-C leaves is a sample, too.
 """
 
 from __future__ import annotations
@@ -328,25 +329,12 @@ def tests_to_run(module: str) -> list[str]:
     return [test for tests in by_kind for test in tests if cost_of(test).is_run]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sample", type=int, default=640)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    import azure.servicebus.aio.management  # noqa: F401
-    import pytest_asyncio  # noqa: F401
-    import uvloop  # noqa: F401
-
-    everything = list(all_sites())
-    sample = sorted(everything, key=lambda site: site.digest)[: arguments.sample]
-    sample.sort(key=lambda site: (site.module, site.line))
-    print(f"{len(sample)} of {len(everything)} mutants", file=sys.stderr)
+def run(sample: Sequence[Site], jobs: int, fates: dict[Site, str]) -> None:
+    """Write down what becomes of each mutant."""
     waiting = list(reversed(sample))
     running: dict[int, tuple[Site, float]] = {}
-    fates: dict[Site, str] = {}
     while waiting or running:
-        while waiting and len(running) < arguments.jobs:
+        while waiting and len(running) < jobs:
             site = waiting.pop()
             tests = tests_to_run(site.module)
             if tests:
@@ -372,10 +360,30 @@ def main() -> None:
                 fates[site] = "caught"
                 print(f"{len(fates)}/{len(sample)} caught by the time-out: {site}", file=sys.stderr, flush=True)
         time.sleep(0.01)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sample", type=int, default=640)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    import azure.servicebus.aio.management  # noqa: F401
+    import pytest_asyncio  # noqa: F401
+    import uvloop  # noqa: F401
+
+    everything = list(all_sites())
+    sample = sorted(everything, key=lambda site: site.digest)[: arguments.sample]
+    print(f"{len(sample)} of {len(everything)} mutants", file=sys.stderr)
+    fates: dict[Site, str] = {}
+    with contextlib.suppress(KeyboardInterrupt):
+        run(sample, arguments.jobs, fates)
     caught = sum(fate == "caught" for fate in fates.values())
     print(f"mutation score: {caught} of {len(fates)} mutants caught, {100 * caught / len(fates):.1f} %")
     if arguments.json:
-        rows = [{**vars(site), "fate": fates[site]} for site in sample]
+        rows = [
+            {**vars(site), "fate": fates[site]} for site in sorted(fates, key=lambda site: (site.module, site.line))
+        ]
         arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
