@@ -16,7 +16,7 @@ FOLDER ?=
 help:
 	@echo "make demo       an outage rehearsed, offline: pairbus drill, DRILL_ARGS=\"--fault kill\" for another"
 	@echo "make test       lint, types, the test suite"
-	@echo "make check      the tests of one folder of src/pairbus: FOLDER=pairing, FOLDER=broker/model"
+	@echo "make check      lint, types and tests of one folder of src/pairbus: FOLDER=pairing, FOLDER=broker/model"
 	@echo "make test-slow  the slower proofs that CI runs too"
 	@echo "make simulate   the real broker in new simulated worlds: SEEDS=$(SEEDS) of them, or SEED=n to replay one"
 	@echo "make soak       long fault runs, SOAK_MINUTES=$(SOAK_MINUTES)"
@@ -53,9 +53,13 @@ lint: setup
 test: lint
 	$(BIN)/python -m pytest -m "not slow and not soak" -n 6 --dist loadfile --max-worker-restart 1 $(PYTEST_ARGS)
 
+CHECKED = $(wildcard src/pairbus/$(FOLDER)) tests/$(FOLDER)
 check: setup
 	@test -d "tests/$(FOLDER)" -a -n "$(FOLDER)" || \
 	  { echo "which folder of src/pairbus? make check FOLDER=pairing, or FOLDER=broker/model" >&2; exit 1; }
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/mypy $(CHECKED)
 	$(BIN)/python -m pytest -m "not slow and not soak" -n 4 --dist loadfile --max-worker-restart 1 $(PYTEST_ARGS) tests/$(FOLDER)
 
 test-slow: setup

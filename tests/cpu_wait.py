@@ -27,18 +27,3 @@ class CpuWait:
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
                     found[thread.name] = int((thread / "schedstat").read_text().split()[1])
         return found
-
-
-class ThreadCpuWait:
-    """Counts, from now on, the time in which the calling thread alone is ready to run and has no CPU."""
-
-    def __init__(self) -> None:
-        self._before = self._read()
-
-    @property
-    def seconds(self) -> float:
-        return (self._read() - self._before) / 1e9
-
-    @staticmethod
-    def _read() -> int:
-        return int(Path("/proc/thread-self/schedstat").read_text().split()[1])

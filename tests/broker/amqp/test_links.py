@@ -339,14 +339,14 @@ async def test_a_drain_is_answered_where_the_credit_is_used_up_and_messages_rema
 
 
 async def test_p45_latency_does_not_starve_receivers_that_compete(
-    broker: Broker, wire: WireClient, queues: tuple[str, str]
+    broker: Broker, wire: WireClient, queues: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each gets a few at a time: what is left of its credit must be served after the delay, and its drain answered."""
+    monkeypatch.setattr("pairbus.wire.receiver.DRAIN_S_MAX", 1000.0)  # a drain that nobody answers hangs
     queue = queues[0]
     sender = await wire.sender(queue)
     assert await sender.send_many([payload_of(str(number)) for number in range(400)]) == [None] * 400
     receivers = [await wire.receiver(queue) for _ in range(2)]
-    began = time.monotonic()
 
     async def take(receiver: Any) -> int:
         got = 0
@@ -356,7 +356,6 @@ async def test_p45_latency_does_not_starve_receivers_that_compete(
 
     with fault(broker, "latency", delay=0.05, entity=queue):
         assert sum(await asyncio.gather(*map(take, receivers))) == 400
-    assert time.monotonic() - began < 4, "a drain that nobody answers costs five seconds"
 
 
 async def test_no_answer_says_that_it_was_not_done_where_only_a_restart_shows_it(

@@ -150,12 +150,10 @@ def test_the_first_batch_is_not_empty_where_there_is_something(
 def test_the_first_batch_does_not_wait_for_queues_that_are_empty(
     pair: Pair, stream: Callable[..., LockStream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pairbus.spark.connector.lock_reader.BEGIN_S", 20.0)
+    monkeypatch.setattr("pairbus.spark.connector.lock_reader.BEGIN_S", 1000.0)  # whoever waits for them hangs
     send(pair, "b", 1)
     reading = stream()
-    begun = time.monotonic()
     assert reading.latestOffset(reading.initialOffset())["entities"] == ["b"]
-    assert time.monotonic() - begun < 10
     reading.stop()
     monkeypatch.setattr("pairbus.spark.connector.lock_reader.BEGIN_S", 0.1)
     with wire(pair.secondary) as client:
