@@ -1,6 +1,6 @@
-"""Defines what counts as an operation, in which units and for whose sake, for brokers, clients and reports.
+"""Defines what counts as a billable operation, in which units and for which cause, for brokers, clients and reports.
 
-Decides what is billed, never what it costs. docs/reference/metering.md has the table with its reasons.
+It decides what is billed, not what it costs. docs/reference/metering.md has the table with its reasons.
 
 Pure.
 """

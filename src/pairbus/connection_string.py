@@ -1,8 +1,8 @@
 """Parses Service Bus connection strings (docs/reference/protocol.md#connection-strings-and-ports). Pure.
 
-Decides which keys there are, what each must look like, and what follows for the socket: host, port, TLS; and by what a
-namespace is known, wherever it is reached. It does not connect. An error names the key that is wrong; no value ever
-stands in a text, since in a mangled string any of them may be the secret.
+Decides which keys there are, what each must look like, what follows for the socket (host, port, TLS), and how a
+namespace is identified, whatever its address. It does not connect. An error names the wrong key but never shows a
+value, since in a mangled string any of them may be the secret.
 """
 
 from __future__ import annotations

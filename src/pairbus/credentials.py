@@ -1,8 +1,9 @@
 """The credentials of a client, for SASL and `$cbs` (docs/reference/protocol.md#handshake, #tokens-over-cbs). Pure.
 
 Four kinds: `SharedKey` signs its own tokens, `SharedSignature` holds one made elsewhere, `EntraToken` wraps an
-azure-identity style credential, `Login` is a user and password for brokers without `$cbs`. Decides what a token is for,
-how long it lives and when to renew it. It neither reads a clock nor fetches anything: the shell calls `get_token`.
+azure-identity style credential, `Login` is a user and password for brokers without `$cbs`. It decides the audience of a
+token, how long it is valid and when to renew it. It neither reads a clock nor fetches anything: the shell calls
+`get_token`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Owns the file and the buffer; decides nothing about what is worth an event. `event` only appends to a list (a few µs);
 the owner calls `flush` every 0.2 s and `close` at the end. A ledger must never stop a broker: when the disk refuses,
-events are dropped, counted, and the gap is written down as soon as there is room again. A disk may also not answer at
-all: who writes `aside` has it done by another thread, waits for nothing, and drops what has waited longest once that is
-too much. The format is described in docs/reference/ledger.md.
+events are dropped and counted, and the gap is written down as soon as there is room again. A disk may also not answer
+at all: with `aside` another thread writes, the caller never waits, and the oldest events are dropped once too many
+wait. The format is described in docs/reference/ledger.md.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Makes and verifies shared access signatures, and says what one permits. Pure.
+"""Creates and verifies shared access signatures, and tells what one permits. Pure.
 
 See docs/reference/protocol.md#shared-access-signatures.
 
-Decides who may do what. Does not know where rules live: `verify` asks for the rules in force at a path, so that an
-entity's own rules slot in beside the namespace's.
+It decides what a signature permits, but does not know where rules are kept: `verify` asks for the rules in force at a
+path, so that an entity's own rules count beside the namespace's.
 
-No key and no signature ever stands in an error's text.
+No error's text contains a key or a signature.
 """
 
 from __future__ import annotations

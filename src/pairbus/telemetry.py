@@ -1,7 +1,7 @@
 """Reports metrics and spans of a paired client to OpenTelemetry, through the API only (extra `otel`).
 
 `instrument(client)` on a paired client, or `observers=(TelemetryObserver("contoso"),)` when it is paired. The
-application brings the SDK and its exporters, as for any library. What is told:
+application brings the SDK and its exporters, as for any library. It reports:
 
     pairbus.sends              counter, messages     by pairbus.entity, pairbus.route, pairbus.outcome
     pairbus.send.duration      histogram, seconds    the same; one value an attempt
@@ -15,7 +15,7 @@ application brings the SDK and its exporters, as for any library. What is told:
                                how long the primary was given
     event `pairbus.state`      on the current span, when a change of state came out of it
 
-All of them carry `pairbus.namespace`, the primary's name. Decides nothing.
+All of them carry `pairbus.namespace`, the primary's name. It decides nothing.
 """
 
 from __future__ import annotations

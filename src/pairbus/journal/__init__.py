@@ -1,4 +1,4 @@
-"""An append-only journal with group commit: what must survive is a record in it. Imports nothing else of pairbus."""
+"""An append-only journal with group commit, for everything that must survive. Imports nothing else of pairbus."""
 
 from pairbus.journal.compaction import Owner
 from pairbus.journal.errors import (

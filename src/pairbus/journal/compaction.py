@@ -1,10 +1,10 @@
 """Compacts the journal: copies the oldest segment's live records forward, syncs them and deletes the segment.
 
-Only the oldest: dropping any other segment would drop tombstones of records that lie before it and raise the dead.
-Killed at any point it did no harm: copies are ordinary records with new log numbers, the original stays until all of
-them are synced, and the owner takes a repeated record for what it is.
-Runs on the loop's thread in steps of about a millisecond, or up to eight where more is owed (`Pace`): what makes
-records die waits for the loop meanwhile, and so hardly outruns it. It does not decide when it is worth the while.
+Only the oldest segment is compacted: dropping any other would drop tombstones of records that lie before it, and
+deleted records would come back. A kill at any point does no harm: copies are ordinary records with new log numbers, the
+original stays until all of them are synced, and the owner recognises a repeated record. It runs on the loop's thread in
+steps of about a millisecond, or up to eight if it is behind (`Pace`): operations that make records obsolete wait for
+the loop meanwhile, so they hardly outrun it. It does not decide when compaction is worthwhile.
 """
 
 from __future__ import annotations

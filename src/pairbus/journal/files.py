@@ -1,4 +1,4 @@
-"""The dozen file operations that the journal uses.
+"""Wraps the dozen file operations that the journal uses.
 
 Paths are strings. Every call raises OSError and nothing else.
 """

@@ -1,7 +1,7 @@
 """The journal's interface: open, replay, start, append, read, release, compact, close.
 
-An append-only log with group commit. All methods are called on one thread, the loop's; the writer has a thread of its
-own and answers through `post`. What is on the disk and what a failing disk means is decided in log.py and segment.py.
+An append-only log with group commit. All methods are called on one thread, the loop's; the writer has its own thread
+and answers through `post`. log.py and segment.py decide what is on the disk and what a failing disk means.
 """
 
 from __future__ import annotations

@@ -1,24 +1,24 @@
 """Writes the end of the journal: group commit, the rules for a failing disk, and the reserve.
 
-Called from one thread at a time; knows no thread and no clock: callers pass `now`. `commit` takes what waits, writes it
-with one call, syncs once, and hands the outcomes to `answer`.
+It is called from one thread at a time and knows no threads and no clock: callers pass `now`. `commit` takes all waiting
+records, writes them with one call, syncs once, and passes the outcomes to `answer`.
 
-A failed write or sync (`_abandon`): the file is never synced again. Its valid end is the last synced offset, cut there
-if the file system lets us and stated in the next segment's header in any case, so that what is refused never comes
-back. Lazy records that wait, or were answered since the last sync, are written again in the new segment; `relocated`
-tells the new place of those whose old place somebody knows. Refusals go out only after that header is synced; when no
-new segment can be made they carry `unknown`.
+A failed write or sync (`_abandon`): the file is never synced again. Its valid end is the last synced offset: the file
+is cut there if the file system allows it, and the next segment's header states the end in any case, so that refused
+records never come back. Lazy records that wait, or were answered since the last sync, are written again in the new
+segment; `relocated` reports the new place of those whose old place is known to their owner. Refusals go out only after
+that header is synced; when no new segment can be made they carry `unknown`.
 
 A stall (`go_on`): a file operation did not return. The segment is left as it is, with the last synced offset as its
-end; records that wait and those that were answered since go to a new segment in the first folder that answers, the
-standby folder, with the log numbers that they had. Where no folder answers, sends are refused. Once the journal's own
-folder answers again, the log returns to it.
+end; waiting records and those answered since then go to a new segment in the first folder that answers, the standby
+folder, with their old log numbers. If no folder answers, sends are refused. Once the journal's own folder answers
+again, the log returns to it.
 
-A full disk: sends are refused and nothing of theirs is written. Lazy records and compaction's copies go on: in what is
-allocated of the current segment, then in the reserve file, which becomes a segment by renaming, so nothing else on the
-disk can take its room; and without a reserve in what room there is. Sends are accepted again once a whole new reserve
-is allocated. A segment that was the reserve gives back for it what it does not use: on a small disk there is no room
-for two.
+A full disk: sends are refused and not written at all. Lazy records and compaction's copies are still written: into the
+allocated part of the current segment, then into the reserve file, which becomes a segment by renaming, so that nothing
+else on the disk can take its space, and without a reserve into whatever space there is. Sends are accepted again once a
+whole new reserve is allocated. A segment that was the reserve gives its unused space back for that: a small disk has no
+room for two.
 """
 
 from __future__ import annotations

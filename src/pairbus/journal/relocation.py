@@ -1,7 +1,7 @@
 """Maps the old places of lazy records to the new ones when they are written again after a failed sync.
 
-Pure. The owner goes on using the place that it was told, inside the payload too; the journal translates. Entries live
-until the segment with the second writing is compacted away.
+Pure. The owner keeps using the old place, also inside payloads; the journal translates it. Entries are kept until the
+segment with the second copy is compacted away.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The reserve: a file that keeps room on the disk for what must go on when there is none.
+"""The reserve: a file that keeps space on the disk for records that must be written even when the disk is full.
 
-Says how it is made and filled. When it is used, by renaming it to a segment, is decided in log.py.
+This module creates and fills it. log.py decides when it is used, by renaming it to a segment.
 """
 
 from __future__ import annotations

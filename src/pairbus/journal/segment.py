@@ -1,10 +1,10 @@
 """Reads segments back: which files form the journal, and where each of them ends.
 
-The decision this file makes is torn tail or lost data. A power cut may leave anything in bytes that were never synced,
-in any order of blocks: whole records after a gap too. So a bad spot is a torn tail only where nothing says that it was
-synced; evidence is a later record of the segment whose `synced` lies beyond the spot, or a next segment, whose header
-was written after all before it was synced. With evidence it is lost data, and start-up refuses with JournalCorrupt:
-confirmed records may be in there. Options.salvage passes over it and notes what was lost.
+This module decides whether a bad spot is a torn tail, which is cut, or lost data. A power cut may leave anything in
+bytes that were never synced, in any order of blocks, even whole records after a gap. So a bad spot is a torn tail only
+if nothing shows that it was synced; evidence is a later record of the segment whose `synced` lies beyond the spot, or a
+next segment, whose header was written after all before it was synced. With evidence it is lost data, and start-up
+refuses with JournalCorrupt: confirmed records may be in there. Options.salvage passes over it and notes what was lost.
 It writes nothing.
 """
 

@@ -1,11 +1,11 @@
-"""Leaves a file operation behind that does not return: what the writer's thread sees of the files.
+"""Abandons a file operation that does not return; wraps the files for the writer's thread.
 
 A hung system call cannot be ended. So each operation is counted; when one lasts too long, `leave` makes its caller
-raise LeftBehind as soon as it returns, whenever that is, before it does anything else. Until then nothing but perhaps
-the file has changed since the operation began, so that another thread can go on with the same Log, in another folder.
-From then on every operation on the stalled folder fails at once with ETIMEDOUT, until somebody finds that it answers.
+raise LeftBehind as soon as it returns, whenever that is, before it does anything else. Since the operation began
+nothing has changed except perhaps the file, so another thread can continue with the same Log, in another folder. From
+then on every operation on the stalled folder fails at once with ETIMEDOUT, until the folder is found to answer.
 
-`Gate` is the fault that brings a stall about: operations on a folder wait until it is opened.
+`Gate` is the fault that causes a stall: operations on a folder wait until it is opened.
 """
 
 from __future__ import annotations

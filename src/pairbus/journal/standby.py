@@ -1,21 +1,22 @@
 """Decides which standby folder belongs to a journal, and whether the journal may start without it.
 
 The standby folder takes the journal's new segments while its own folder stalls; they stay there until compaction has
-emptied them. So a start without them would lose records. A file in the journal's own folder, the pledge, says which
-folder that is and has the identity that the headers of all segments bear from then on; a copy of it in the standby
-folder tells that folder from an empty one in its place, where its disk is not mounted. The journal is refused
+emptied them. So a start without them would lose records. A file in the journal's own folder, the pledge, names the
+standby folder and has the identity that the headers of all segments carry from then on; a copy of it in the standby
+folder distinguishes that folder from an empty one in its place, for instance when its disk is not mounted. The journal
+is refused
 
 * without the pledged folder, while that holds segments of the journal, cannot be read, or is not the same;
 * with a standby folder that holds segments of another journal;
 * with a copy of the pledged folder that lacks what came later. Each start gives both folders a new number, the turn, by
   which a copy from before that start is known. A later one is compared with the folder, where that is still there.
 
-An empty folder that takes the place of another one gives the journal another identity: the former one keeps its mark,
-and must not be taken for the present one later.
+When an empty folder replaces another one, the journal gets a new identity: the former folder keeps its mark, and must
+not be mistaken for the present one later.
 
-Salvage passes over what is missing, and notes it: the journal has another identity then, so that the folder that was
-left out is not taken for its own later. Where only the pledge or its copy is damaged, the segments that are given tell
-that they are the journal's, and it keeps its identity.
+Salvage skips what is missing, and notes it: the journal then gets a new identity, so that the folder that was left out
+is not accepted later. If only the pledge or its copy is damaged, the segments show that they belong to the journal, and
+it keeps its identity.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Runs the writer's thread: it takes all that waits, lets the Log commit it, and wakes the loop once for all answers.
+"""Runs the writer's thread: it takes all waiting records, lets the Log commit them, and wakes the loop once per commit.
 
 A lazy record that comes while the thread has nothing to do is written by the caller itself (`write_here`): it costs one
-write into the page cache instead of two changes of thread, which is most of what a settlement costs.
+write into the page cache instead of two thread switches, which are most of the cost of a settlement.
 
-A file operation that does not return (stall.py) takes its thread with it: a third thread, which watches, leaves that
-one behind and starts another, which goes on with the same Log and with what the first had in hand. When the operation
-does return, its thread waits until the folder answers, says so, and ends.
+A file operation that does not return (stall.py) blocks its thread: a third thread, which watches, abandons it and
+starts another, which continues with the same Log and with the records that the first one had taken. When the operation
+does return, its thread waits until the folder answers, reports that, and ends.
 
-Decides nothing about the disk. Its own rule: it never dies silently. Should the Log raise what it must not, every
-waiting and every later append is answered with JournalFailed, and the error is raised once on the loop's thread.
+It decides nothing about the disk. Its own rule is that it never dies silently: if the Log raises an unexpected error,
+every waiting and every later append is answered with JournalFailed, and the error is raised once on the loop's thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reads one backlog queue for the engine, and settles the messages that came from it.
 
-A shell. Idle, it holds one long poll: credit is granted once, and again after a quarter of an hour without a
-message. Messages are settled on the link that delivered them; where that is gone, by their lock tokens. What is done
-with a message is decided in `transfer_state`.
+A shell. Idle, it holds one long poll: credit is granted once, and again after a quarter of an hour without a message.
+Messages are settled on the link that delivered them or, if it is gone, by their lock tokens. `transfer_state` decides
+what happens to a message.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Runs blocking calls of an event loop on a daemon thread, which nobody waits for at the end.
+"""Runs blocking calls for an event loop on a daemon thread, which the process does not wait for when it ends.
 
-An executor's threads are joined when the loop ends: a process that must stop would sit out the minute that an answer
+An executor's threads are joined when the loop ends: a process that has to stop would wait for the minute that an answer
 may take.
 """
 

@@ -1,8 +1,8 @@
 """Sends to one destination for the engine, and reports the answers.
 
-A shell: it opens, writes and reports answers; what goes when is decided in `transfer_state`. Destinations share a
-connection. One that could not be reached gets its own connection for as long as it is used, so that what tears
-down its connection tears down nobody else's.
+A shell: it opens, writes and reports answers; `transfer_state` decides what is sent when. Destinations share a
+connection. One that could not be reached gets a separate connection for as long as it is used, so that a failure of
+that connection affects no other destination.
 """
 
 from __future__ import annotations

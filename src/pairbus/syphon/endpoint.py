@@ -1,4 +1,4 @@
-"""How to reach a namespace with the wire client: an immutable value that `client` makes a client from."""
+"""Says how to reach a namespace with the wire client: an immutable value, from which `client` creates a client."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The in-process engine of the syphon: one asyncio loop that moves messages from backlog queues to where they belong.
+"""The in-process engine of the syphon: one asyncio loop that moves messages from backlog queues to the primary.
 
-A shell round `transfer_state`, `rate` and `draining`, which decide: it owns connections, links, timers and the ledger's
-file. `backlog_reader.py` reads and settles one backlog queue, `destination_sender.py` sends to one destination. Bytes
-in, bytes out.
+A shell around `transfer_state`, `rate_limit` and `draining`, which decide: it owns connections, links, timers and the
+ledger's file. `backlog_reader.py` reads and settles one backlog queue, `destination_sender.py` sends to one
+destination. Messages are moved as bytes and never decoded as a whole.
 
-While the primary can't be reached at all nothing is received: what lies in the backlog lies there safely, and each look
-at it costs. A failed connection is tried again for ever; in a drain, which somebody waits for, it is an error soon.
+While the primary can't be reached at all nothing is received: messages are safe in the backlog, and each receive costs
+money. A failed connection is tried again forever; in a drain, which somebody waits for, it soon becomes an error.
 """
 
 from __future__ import annotations

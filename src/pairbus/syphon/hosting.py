@@ -1,7 +1,7 @@
 """Hosts the syphon inside an application: starts its engine again after errors, and follows its two clients.
 
-A shell on one event loop; `aio/syphon.py` puts it on the application's, `sync/syphon.py` on a thread's. What follows
-when a client closes or loses access is decided in `pair_lifecycle`.
+A shell on one event loop: `aio/syphon.py` runs it on the application's loop, `sync/syphon.py` on that of a thread.
+`pair_lifecycle` decides what follows when a client closes or loses access.
 """
 
 from __future__ import annotations

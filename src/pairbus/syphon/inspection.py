@@ -1,6 +1,6 @@
-"""Looks into a backlog queue by peeking: how many messages, how old, for which destinations.
+"""Inspects a backlog queue by peeking: how many messages it holds, how old they are, and for which destinations.
 
-Whether that is too many or too old is its callers' decision.
+The callers decide whether that is too many or too old.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lists the backlog queues and their depths through the secondary's management API; needs the Manage right.
 
-A shell round the SDK's administration client, which is called on a thread. Where it can't be asked, the reason is
-`ListingFailed`, and callers go on without. `Lister` asks again while a syphon runs, as `queue_discovery` decides.
+A shell around the SDK's administration client, which is called on a thread. If listing fails, it raises
+`ListingFailed`, and callers go on without. `Lister` lists again while a syphon runs, as `queue_discovery` decides.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A lean AMQP client for Service Bus and its like: exact bytes in, exact bytes out.
+"""A lean AMQP client for Service Bus and similar brokers: messages go in and come out as exact bytes.
 
-`pairbus.wire.sync` has the same for code without an event loop. May import `pairbus.amqp` and the credentials.
+`pairbus.wire.sync` is the same client for code without an event loop. May import `pairbus.amqp` and the credentials.
 """
 
 from pairbus.connection_string import ConnectionString, ConnectionStringError

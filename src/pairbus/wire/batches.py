@@ -1,4 +1,4 @@
-"""Decides which encoded messages share a transfer: batches that a link takes. Pure.
+"""Decides which encoded messages share a transfer: batches that fit the link's limit. Pure.
 
 See docs/reference/protocol.md#batches; the message format is 0x80013700.
 """

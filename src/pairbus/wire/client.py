@@ -1,12 +1,12 @@
-"""The asyncio wire client: one connection to a namespace, and everything that goes over it as exact bytes.
+"""The asyncio wire client: one connection to a namespace, with its senders, receivers and requests.
 
     client = WireClient.from_connection_string(text)
     sender = await client.sender("orders")
     await sender.send(payload)
 
-A shell over the engine. It connects when it is first used and again after a loss, with back-off; links open themselves
-again at their next use. What was under way when a connection was lost fails and is never sent again by itself. Every
-call has a time-out. It does not retry: each call reports what happened, and the caller decides.
+A shell around the AMQP engine. It connects when it is first used and again after a loss, with back-off; links reopen at
+their next use. Calls in progress fail when a connection is lost, and nothing is sent again automatically. Every call
+has a time-out. It does not retry: each call reports what happened, and the caller decides.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Remembers what is on the wire without an answer: sends, and settlements of what was received. Pure.
+"""Remembers the sends and settlements that are on the wire without an answer. Pure.
 
 Decides which entries an answer's range concerns, which have waited too long, and what an outcome means. Delivery ids
 are serial numbers of 32 bits that wrap (AMQP 2.8.9, RFC 1982). It does not know futures or clocks.

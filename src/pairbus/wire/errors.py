@@ -15,9 +15,9 @@
             ├── TooLarge        the message is beyond the link's limit   amqp:link:message-size-exceeded
             └── QuotaExceeded   the entity is full                       amqp:resource-limit-exceeded
 
-`outcome_unknown` is true where a message or a settlement was on the wire and no answer came, or one with
-`pairbus:outcome-unknown` (docs/explanation/durability.md): it may have happened.
-Where it is false, it has not happened. Whether to try again is the caller's decision, not this module's.
+`outcome_unknown` is true if a message or a settlement was on the wire and no answer came, or an answer with
+`pairbus:outcome-unknown` (docs/explanation/durability.md): it may have happened. If it is false, it has not happened.
+The caller decides whether to try again.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 See docs/reference/protocol.md#tokens-over-cbs and docs/reference/protocol.md#requests-over-management.
 
-A shell: it matches answers to requests by correlation id. An exchange belongs to one connection and is thrown away with
+A shell: it matches answers to requests by correlation id. An exchange belongs to one connection and is discarded with
 it, or when the peer detaches either link.
 """
 

@@ -1,6 +1,6 @@
-"""Base of senders and receivers: a link that opens itself at its next use, and again after it was lost.
+"""Base of senders and receivers: a link that is opened when it is used, and reopened after it was lost.
 
-A shell. A link has its own session, so that its delivery ids are its own and an error of one ends no other.
+A shell. Each link has its own session, so that its delivery ids are independent and an error of one link ends no other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Finds messages by sequence number where an entity may be partitioned. Pure.
 
 See docs/reference/protocol.md#partitioned-entities: the top 16 bits of a number are the partition, the others count
-within it from 1. A plain entity has partition 0 alone, so that nobody needs to know beforehand which kind it is.
+within it from 1. An entity without partitions has only partition 0, so callers need not know beforehand which kind it
+is.
 
 A search is a generator: it yields a number, is sent the number of the first message from there on, or None, and returns
 what it found. `ask` and `ask_async` run one.

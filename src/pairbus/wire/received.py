@@ -1,4 +1,4 @@
-"""A received message: its exact bytes, and properties that are decoded when they are asked for. Pure."""
+"""A received message: its exact bytes, and properties that are decoded on demand. Pure."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """Receives messages and settles them on the link.
 
-Two ways of asking. With `credit=0` (the default) each `receive` asks for what it wants and takes back what did not come
-(a drain, AMQP 2.6.7), so that nothing lies here unseen. With `credit=n` the peer keeps up to n messages flowing ahead:
-faster, but what lies here is locked, or in mode 'delete' already gone from the entity, before anyone asked for it.
+There are two ways to receive. With `credit=0` (the default) each `receive` grants credit for the messages that it wants
+and takes the unused rest back (a drain, AMQP 2.6.7), so that no message waits here unseen. With `credit=n` the peer
+sends up to n messages ahead: that is faster, but the waiting messages are locked, or in mode 'delete' already gone from
+the entity, before anyone asked for them.
 
-With `session_id` it receives that session's messages alone, and holds the session while its link is open
+With `session_id` it receives only that session's messages, and holds the session while its link is open
 (docs/reference/protocol.md#sessions). A `NextSession` in its place is the next session that is free.
 
 A shell. After a lost link, messages that were locked through it can only be settled by token.

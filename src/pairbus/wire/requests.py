@@ -2,8 +2,8 @@
 
 See docs/reference/protocol.md#tokens-over-cbs and docs/reference/protocol.md#requests-over-management.
 
-Decides how each request is spelt and what an answer means. It sends nothing and waits for nothing. Every function here
-takes and gives plain values, so that the same requests can be made from another process than the one that received.
+It decides the form of each request and what an answer means. It sends nothing and waits for nothing. Every function
+takes and returns plain values, so that the same requests can be made from another process than the one that received.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sends messages: one at a time, pipelined with confirms, or in batches.
 
-A shell: it writes to the engine, keeps futures and arms timers. What an answer means is decided in `confirms`, how a
-list is cut in `batches`. A message that was on the wire when its time ran out, or when the link was lost, fails with
-`outcome_unknown`; it is never sent again by itself. One that still waited for credit fails as not sent.
+A shell: it writes to the engine, keeps futures and sets timers. `confirms` decides what an answer means, `batches` how
+a list is split. A message that was on the wire when its time ran out, or when the link was lost, fails with
+`outcome_unknown`; it is never sent again automatically. One that still waited for credit fails as not sent.
 """
 
 from __future__ import annotations

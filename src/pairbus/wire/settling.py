@@ -1,4 +1,4 @@
-"""Settles messages by lock token: the one way for all who hold tokens, whatever link or process received them.
+"""Settles messages by lock token, whichever link or process received them.
 
 The rules:
 

@@ -1,7 +1,7 @@
 """The wire client for code without an event loop: the same names, each call waits for its result.
 
-A thread of its own runs the loop and the asyncio client. Calls may come from any thread. Not for use inside a
-running event loop, where each call would stop that loop.
+A separate thread runs the loop and the asyncio client. Calls may come from any thread. It must not be used inside a
+running event loop, since each call would block that loop.
 """
 
 from __future__ import annotations

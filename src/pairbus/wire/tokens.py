@@ -1,6 +1,6 @@
-"""Puts tokens to `$cbs` of one connection: one for each audience before its first link, renewed on the same links.
+"""Sends the tokens of one connection to `$cbs`: one for each audience before its first link, renewed on the same links.
 
-A shell: it fetches, puts and waits. What a token is and when it is due is decided in `credentials`.
+A shell: it fetches tokens, sends them and waits. `credentials` decides what a token is and when it is renewed.
 """
 
 from __future__ import annotations

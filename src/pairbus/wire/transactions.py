@@ -4,10 +4,9 @@
         await receiver.complete(message, transaction=transaction)
         await sender.send(payload, transaction=transaction)
 
-The block commits at its end and rolls back where it raises. All operations go over the client that began the
-transaction, through one entity; a sender to another one is opened with `via`
-(docs/reference/protocol.md#transactions). The service allows two minutes and 100 messages. A commit without an answer
-has an unknown outcome.
+The block commits at its end and rolls back if it raises. All operations go over the client that began the transaction,
+through one entity; a sender to another one is opened with `via` (docs/reference/protocol.md#transactions). The service
+allows two minutes and 100 messages. A commit without an answer has an unknown outcome.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What the syphon decides, whichever engine runs it: what arrived, where it goes, when to settle. Pure."""
+"""Decides for the syphon, whichever engine runs it: what a delivery is, where it goes, when to settle it. Pure."""

@@ -1,7 +1,6 @@
-"""Reads a delivery of a backlog queue: which message it is, until when it is locked, where it belongs.
+"""Reads a delivery of a backlog queue: which message it is, until when it is locked, and its destination.
 
-Decides whether an encoded delivery becomes a pending transfer or a rejection. Bytes in, bytes out. It settles and sends
-nothing.
+Decides whether an encoded delivery becomes a pending transfer or a rejection. It neither settles nor sends.
 """
 
 from __future__ import annotations

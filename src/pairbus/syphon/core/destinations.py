@@ -1,8 +1,8 @@
 """Decides what a refusal by the primary means for a message, and when a destination is tried again.
 
-Decides: whether messages for a destination may be sent now; how long one that is away is left alone, so that it costs
-one attempt in a while and not one a message; which message is that attempt. Never decided by a message's age or by
-another destination's trouble. Does not send, and knows no queues: `transfer_state` asks.
+It decides whether messages for a destination may be sent now, how long an unreachable one is left alone, so that it
+costs one attempt from time to time and not one per message, and which message is that attempt. A message's age and
+other destinations' failures play no part. It does not send, and knows no queues: `transfer_state` asks it.
 
     state      means                                    an arriving message      leaves it by
     flowing    it takes messages                        is sent                  a failure → held
@@ -11,7 +11,7 @@ another destination's trouble. Does not send, and knows no queues: `transfer_sta
     trying     one message is under way                 waits for its answer     its answer → flowing or held
 
 Answers carry the epoch in which their send began; one from before the last failure changes nothing, so that a batch
-that was confirmed late does not cut a halt short.
+that was confirmed late does not shorten a pause.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Decides when a drain is over: when nothing is left in the backlog, or only what can't be delivered.
 
-Decides from what peek finds while nothing is in hand. It neither peeks nor waits.
+It decides by the results of peeks that are made while no message is in hand. It neither peeks nor waits.
 """
 
 from __future__ import annotations

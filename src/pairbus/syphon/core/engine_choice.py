@@ -1,4 +1,4 @@
-"""Decides on which engine a command runs: on Spark, or in its own process. Pure."""
+"""Decides which engine a command uses: Spark, or its own process. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures a rate: how many a second over the last seconds. `now` is any clock of seconds."""
+"""Measures a rate: the number per second over the last seconds. `now` is any clock of seconds."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
     faulted   the syphon's access to that namespace has been refused for five seconds
 
 When one is closed or faulted and its partner is neither within five seconds, the partner is faulted; with
-`fault_partner=False` the syphon stops instead, tells, and is started again after a while. Access that comes back in
-time changes that. Decides only; `now` is any clock of seconds.
+`fault_partner=False` the syphon stops instead, reports it, and is started again after a while. If access comes back in
+time, neither happens. This module only decides; `now` is any clock of seconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counts how far the syphon has come: moved, waiting, left, dead-lettered, the rate, the time to go.
+"""Counts the syphon's progress: moved, waiting, left, dead-lettered, the rate, the remaining time.
 
 It neither reads a clock nor prints.
 """

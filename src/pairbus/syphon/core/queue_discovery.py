@@ -1,8 +1,9 @@
 """Decides which backlog queues a running syphon reads, and when they are listed again.
 
-Queues may be made while it runs: by an application that pairs for the first time, or with a larger count. Decides which
-of those listed are wanted, which of them are new, when to list again and what is worth a line. It neither lists nor
-reads. A queue that is gone stays known: its reader looks for it by itself, since it may come back.
+Queues may be created while it runs: by an application that pairs for the first time, or with a larger count. This
+module decides which of the listed queues are wanted, which of them are new, when to list again and what is worth a line
+of output. It neither lists nor reads. A queue that is gone stays known: its reader keeps looking for it, since it may
+come back.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Limits the rate of a transfer: it stays below a ceiling and yields to a server that is busy.
 
 Decides when the next messages may be asked for and how many at once. Without a ceiling and without trouble there is no
-limit. When a destination says busy, half of what was lately moved to it is taken off; after a quiet time the limit
-climbs again, and stays a fifth of that below the rate that was refused, which is left to live traffic. Every quiet half
-minute that rate is believed to be twice as high, so that a busy minute does not slow a whole night. What was received
-is charged when it has come, so that the level may go below zero; then all wait. It reads no clock and does not sleep.
+limit. When a destination says busy, the limit falls by half of the rate of recent transfers to it; after a quiet time
+it rises again, but stays a fifth below the rate that was refused, which is left to live traffic. Every quiet half
+minute that rate is assumed to be twice as high, so that one busy minute does not slow a whole night. Received messages
+are charged after they arrive, so the level may go below zero; then all wait. It reads no clock and does not sleep.
 """
 
 from __future__ import annotations

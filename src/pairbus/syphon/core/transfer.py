@@ -1,7 +1,7 @@
 """The states of a message on its way home, and the commands that an engine carries out for it.
 
-`TABLE` has every change of a transfer's state; an input that it has no entry for comes late and changes nothing. Which
-input comes when is decided in `transfer_state`.
+`TABLE` has every change of a transfer's state; an input without an entry came too late and changes nothing.
+`transfer_state` decides which input comes when.
 """
 
 from __future__ import annotations

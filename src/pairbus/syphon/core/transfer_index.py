@@ -1,7 +1,7 @@
 """Indexes the messages on their way home: in hand, waiting for their destination, left, or remembered.
 
-Keeps the counts right and the limits kept; `_move` is the only one that changes a transfer's state, by
-`transfer.TABLE`. Which input comes when is decided in `transfer_state`.
+It keeps the counts and enforces the limits; only `_move` changes a transfer's state, by `transfer.TABLE`.
+`transfer_state` decides which input comes when.
 """
 
 from __future__ import annotations

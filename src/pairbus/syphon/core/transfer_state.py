@@ -1,12 +1,12 @@
 """Tracks the messages on their way home: which are locked, sent, confirmed, settled.
 
-Decides what happens to each: a message is completed in the backlog only after the primary confirmed it; one that is
-refused permanently is dead-lettered; one whose destination is away is left to its lock's expiry, which is the back-off,
-and stands in nobody's way. Only locks of sends under way are renewed. A message that the primary has confirmed and
-whose completion was lost is known when it comes again, and is completed without being sent twice.
+It decides what happens to each: a message is completed in the backlog only after the primary confirmed it; one that is
+refused permanently is dead-lettered; one whose destination is unreachable stays locked until its lock expires, which is
+the back-off, and blocks no other message. Only locks of sends in progress are renewed. A message that the primary has
+confirmed and whose completion was lost is recognised when it comes again, and is completed without being sent twice.
 
 `now` is any clock of seconds. It neither sends nor settles: methods report facts and return commands, and the shell
-carries them out. Where each message lies is kept in `transfer_index`, what can become of it stands in `transfer.TABLE`.
+carries them out. `transfer_index` keeps where each message is, and `transfer.TABLE` has its possible states.
 """
 
 from __future__ import annotations
