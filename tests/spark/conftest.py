@@ -32,11 +32,20 @@ class Pair(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NamespaceServer]:
+    """A namespace that Spark's processes find by the variable BUS, which has to be there before Spark starts."""
+    with serve_sync("bus", data=tmp_path_factory.mktemp("bus")) as broker:
+        yield broker.namespaces["bus"]
+
+
+@pytest.fixture(scope="session")
+def spark(bus: NamespaceServer) -> Iterator[Any]:
     """The one session of the test process: a JVM takes seconds to start, and a process has only one."""
     from pairbus.spark import session
 
-    made = session("local[2,4]")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BUS", bus.connection_string)
+        made = session("local[2,4]")
     yield made
     made.stop()
 

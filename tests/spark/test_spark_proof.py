@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 
 from pairbus.amqp.message import Header, Properties, encode_message
 from pairbus.amqp.types import Array, Byte, Char, Float, Int, Short, Symbol, Timestamp, UByte, UInt, ULong, UShort
+from pairbus.broker import NamespaceServer
 from pairbus.pairing.backlog.aliases import BROKER_ANNOTATIONS, divert_encoded
 from pairbus.spark import syphon
 from pairbus.spark.connector.schema import read
@@ -68,19 +70,54 @@ def test_a_queue_is_a_table_and_a_table_a_queue(spark: Any, pair: Pair, make_que
     assert {row.entity for row in globbed.select("entity").distinct().collect()} == {"copies"}
 
 
-def test_sql_alone_writes_and_reads(spark: Any, pair: Pair, make_queue: MakeQueue) -> None:
-    make_queue(pair.primary, "orders")
+def test_sql_alone_writes_and_reads(spark: Any, bus: NamespaceServer, make_queue: MakeQueue) -> None:
+    make_queue(bus, "orders")
     text = (Path(__file__).parents[2] / "docs" / "reference" / "connector.md").read_text()
-    # a variable would have to be set before Spark starts, and a connection string has semicolons, too
-    given = f"connectionString '{pair.primary.connection_string}'"
-    program = text.split("```sql\n")[1].split("```")[0].replace("connectionStringEnv 'BUS'", given)
-    rows = [spark.sql(each).collect() for each in re.split(r";\n", program) if each.strip()]
-    assert sorted(map(tuple, rows[-1])) == [("coffee", "order-2"), ("tea", "order-1")]
-    options = f"OPTIONS (connectionString '{pair.primary.connection_string}', entity 'orders')"
-    with pytest.raises(Exception, match="use CREATE TEMPORARY VIEW name USING servicebus"):
-        spark.sql(f"CREATE TABLE no_table USING servicebus {options}")
-    for view in ("outbox", "orders"):
-        spark.catalog.dropTempView(view)
+    program = text.split("```sql\n")[1].split("```")[0]
+    with ExitStack() as tables:
+        tables.callback(drop_tables, spark)
+        rows = [spark.sql(each).collect() for each in re.split(r";\n", program) if each.strip()]
+        assert sorted(map(tuple, rows[-1])) == [("coffee", "order-2"), ("tea", "order-1")]
+        later = spark.sql("SELECT message_id FROM orders WITH (`fromSequenceNumber` = '2')").collect()
+        assert len(later) == 1
+        with pytest.raises(Exception, match="table of a catalog shows its options, so connectionString can't be one"):
+            spark.sql("CREATE TABLE keyed USING servicebus OPTIONS (connectionString 'Endpoint=sb://x', entity 'o')")
+        spark.sql("CREATE TABLE plain (body STRING) USING servicebus OPTIONS (connectionStringEnv 'BUS', entity 'o')")
+        with pytest.raises(Exception, match="only where CREATE TABLE names no columns, and never as the sink"):
+            spark.sql("INSERT INTO plain VALUES ('milk')")
+        spark.sql("INSERT INTO plain WITH (connectionStringEnv = 'BUS', entity = 'orders') VALUES ('milk')")
+        assert spark.table("orders").count() == 3
+        for view, columns in (("reading", ""), ("writing", "(body STRING)")):
+            at = f"OPTIONS (connectionString '{bus.connection_string}', entity 'orders')"
+            spark.sql(f"CREATE TEMPORARY VIEW {view} {columns} USING servicebus {at}")
+        spark.sql("INSERT INTO writing VALUES ('water')")
+        spark.sql("INSERT INTO reading (body) VALUES (CAST('wine' AS BINARY))")
+        assert [row.body for row in spark.sql("SELECT body FROM reading").collect()][3:] == [b"water", b"wine"]
+
+
+def test_a_table_of_a_catalog_is_a_stream_s_source_and_sink(
+    spark: Any, bus: NamespaceServer, make_queue: MakeQueue, tmp_path: Path
+) -> None:
+    make_queue(bus, "orders", "copies")
+    with ExitStack() as tables:
+        tables.callback(drop_tables, spark)
+        for name in ("orders", "copies"):
+            spark.sql(f"CREATE TABLE {name} USING servicebus OPTIONS (connectionStringEnv 'BUS', entity '{name}')")
+        spark.sql("INSERT INTO orders (body) VALUES (X'61')")
+        # the rows carry the options of the table that they were read from, which must not lead them back there
+        at = {"connectionStringEnv": "BUS", "entity": "copies"}
+        spark.table("orders").write.format("servicebus").mode("append").options(**at).save()
+        copying = spark.readStream.table("orders").writeStream.trigger(availableNow=True)
+        for options in ({}, at):
+            query = copying.options(checkpointLocation=str(tmp_path / str(len(options))), **options).toTable("copies")
+            with pytest.raises(Exception, match="never as the sink of a stream") if not options else nullcontext():
+                query.awaitTermination(120)
+    assert [len(peeked(bus, name)) for name in ("orders", "copies")] == [1, 2]
+
+
+def drop_tables(spark: Any) -> None:
+    for table in spark.catalog.listTables():
+        spark.sql(f"DROP {'VIEW' if table.isTemporary else 'TABLE'} {table.name}")
 
 
 def test_wrong_options_and_columns_are_told_in_one_clear_line(spark: Any, pair: Pair) -> None:

@@ -8,6 +8,7 @@ python story.py: prints one line for each part, ends with 1 at the first that is
 from __future__ import annotations
 
 import datetime as dt
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -29,7 +30,7 @@ CONFIG = """
 name = "contoso/x-servicebus-transfer/0"
 """ + "".join(
     f'[[namespaces.contoso.queues]]\nname = "{name}"\nlock_duration = "PT5M"\n'
-    for name in ("orders", "copies", "out", "typed", "home", "settled", "lake")
+    for name in ("orders", "copies", "out", "typed", "home", "settled", "lake", "table", "other")
 )
 CONFIG += "".join(
     f'[[namespaces.contoso.queues]]\nname = "{name}"\nlock_duration = "PT5M"\nrequires_session = true\n'
@@ -156,6 +157,17 @@ class Story:
         rows = self.spark.read.format("servicebus").options(**self.at, **names, entity="lake").load()
         assert rows.columns == ["sequence_number", "message_id"] and rows.count() == 120
 
+    def sql(self) -> None:
+        at = "OPTIONS (connectionStringEnv 'BUS', entity 'table', columns 'message_id,body', body 'text')"
+        self.spark.sql(f"CREATE TABLE messages USING servicebus {at}")
+        self.spark.sql("INSERT INTO messages VALUES ('a', 'tea'), ('b', 'coffee')")
+        self.spark.sql("INSERT INTO messages WITH (entity = 'other') VALUES ('c', 'milk')")
+        found = self.spark.sql("SELECT message_id, body FROM messages").collect()
+        assert sorted(map(tuple, found)) == [("a", "tea"), ("b", "coffee")], found
+        found = self.spark.sql("SELECT body FROM messages WITH (entity = 'other')").collect()
+        assert [row.body for row in found] == ["milk"], found
+        self.spark.sql("DROP TABLE messages")
+
     def ingest(self) -> None:
         for entity, count in (("lake", 120), ("talks-lake", 200)):
             table = self.folder / f"table of {entity}"
@@ -199,12 +211,13 @@ def main() -> int:
         config = Path(folder) / "config.toml"
         config.write_text(CONFIG)
         with serve_sync("contoso", "backup", data=Path(folder) / "data", config=config) as broker:
+            os.environ["BUS"] = broker.namespaces["contoso"].connection_string
             story = Story(
                 session("local[2,4]"), broker.namespaces["contoso"], broker.namespaces["backup"], Path(folder)
             )
             parts = (
                 story.batch, story.write, story.peek, story.typed_columns, story.delete, story.lock, story.sessions,
-                story.settling, story.columns, story.ingest, story.syphon,
+                story.settling, story.columns, story.sql, story.ingest, story.syphon,
             )  # fmt: skip
             for part in parts:
                 part()

@@ -2,7 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.spark.connector.options import NAMES, InvalidOption, check_batch, check_stream, parse, wanted_entity
+from pairbus.spark.connector.options import (
+    NAMES,
+    InvalidOption,
+    check_batch,
+    check_stream,
+    options_of_table,
+    parse,
+    wanted_entity,
+    with_those_of_table,
+)
 
 CS = "Endpoint=sb://contoso.example;SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0"
 
@@ -111,7 +120,7 @@ def test_a_wrong_option_is_named_with_what_would_be_right(given: dict[str, str],
 
 def test_an_entity_is_asked_for_where_it_is_needed() -> None:
     with pytest.raises(InvalidOption, match=r"source needs the option entity"):
-        wanted_entity(parse({"connectionString": CS}, {}), "source")
+        wanted_entity(parse({"connectionString": CS}, {}))
 
 
 @pytest.mark.parametrize("mode", ["lock", "delete", "LOCK"])
@@ -126,7 +135,19 @@ def test_a_batch_read_only_peeks(mode: str) -> None:
     check_batch(parse({"connectionString": CS, "mode": "peek"}, {}))
 
 
-@pytest.mark.parametrize("options", [{"option.connectionString": "Endpoint=sb://x", "provider": "servicebus"}, {}])
-def test_a_table_of_a_catalog_is_told_to_be_a_view(options: dict[str, str]) -> None:
-    with pytest.raises(InvalidOption, match=r"use CREATE TEMPORARY VIEW name USING servicebus OPTIONS \(…\)"):
-        parse(options, {})
+@pytest.mark.parametrize("secret", ["connectionString", "settleConnectionString"])
+def test_a_table_of_a_catalog_holds_no_secret(secret: str) -> None:
+    asked = {"option.entity": "orders", "entity": "orders", "provider": "servicebus"}
+    assert options_of_table(asked) == {"entity": "orders"} and options_of_table({"entity": "orders"}) is None
+    with pytest.raises(
+        InvalidOption, match=rf"{secret} can't be one of them; put it into a variable.*{secret}Env"
+    ) as e:
+        options_of_table({**asked, f"option.{secret}": "Endpoint=sb://x;SharedAccessKey=hidden"})
+    assert "hidden" not in str(e.value)
+
+
+def test_options_of_a_statement_go_before_those_of_its_table() -> None:
+    table = {"connectionstringenv": "BUS", "entity": "orders", "body": "text"}
+    assert with_those_of_table({"Entity": "copies"}, table) == {**table, "entity": "copies"}
+    elsewhere = {"fullyqualifiednamespace": "contoso.servicebus.windows.net"}
+    assert with_those_of_table(elsewhere, table) == elsewhere

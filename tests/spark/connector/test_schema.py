@@ -149,13 +149,28 @@ def test_a_batch_has_the_columns_of_the_schema() -> None:
 @pytest.mark.parametrize("name", connector.COLUMNS)
 def test_one_column_is_what_it_is_among_all(name: str, kind: str) -> None:
     payload = delivered(body=b"x")
-    given = {"connectionString": "Endpoint=sb://x", "applicationProperties": kind}
+    given = {
+        "connectionString": "Endpoint=sb://x",
+        "applicationProperties": kind,
+        "body": "text" if kind == "text" else "binary",
+    }
     whole = connector.Rows(connector.columns_of(parse(given, {})))
     one = connector.Rows(connector.columns_of(parse({**given, "columns": name.upper()}, {})))
     for rows in (whole, one):
         rows.add("orders", payload, lock_token=UUID(int=1))
         assert len(rows) == 1 and not rows.is_full
     assert one.batch() == whole.batch().select([name])
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"), [(b"tea \xc3\xa9", "tea é"), (b"\xff", "\N{REPLACEMENT CHARACTER}"), (b"", "")]
+)
+def test_a_body_may_be_text(sent: bytes, shown: str) -> None:
+    given = {"connectionString": "Endpoint=sb://x", "body": "text", "columns": "body"}
+    rows = connector.Rows(connector.columns_of(parse(given, {})))
+    rows.add("orders", delivered(body=sent))
+    rows.add("orders", b"no message")
+    assert rows.batch().to_pylist() == [{"body": shown}, {"body": None}]
 
 
 def test_what_no_column_needs_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,8 @@ ON_REFUSED: Final = (FAIL, SKIP, DEAD_LETTER)
 TEXT: Final = "text"
 JSON: Final = "json"
 APPLICATION_PROPERTIES: Final = (TEXT, JSON)
+#: And the column body: bytes, or a string.
+BODIES: Final = ("binary", TEXT)
 #: How long a destination that takes nothing is waited for.
 PATIENCE_S: Final = 300.0
 NAMES: Final = (
@@ -47,6 +49,7 @@ NAMES: Final = (
     "failOnDataLoss",
     "pushFilters",
     "applicationProperties",
+    "body",
     "columns",
     "onRefused",
     "refusedPath",
@@ -68,10 +71,8 @@ SETTLE: Final = "settle"
 _SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname", "mergeschema", "recursivefilelookup")
 #: How the options of CREATE TABLE begin, when Spark asks for the columns.
 _OF_TABLE: Final = "option."
-_VIEW: Final = (
-    "since Spark hands those of CREATE TABLE to no source in Python when it is read or written; use CREATE TEMPORARY "
-    "VIEW name USING servicebus OPTIONS (…)"
-)
+_WAYS: Final = ("connectionString", "connectionStringEnv", "fullyQualifiedNamespace")
+_SECRETS: Final = ("connectionString", "settleConnectionString")
 CREDENTIALS: Final = {
     "default": "DefaultAzureCredential",
     "managed-identity": "ManagedIdentityCredential",
@@ -81,6 +82,10 @@ CREDENTIALS: Final = {
 }
 
 
+_NO_COLUMNS: Final = (
+    " (a table of a catalog has options of its own only where CREATE TABLE names no columns, and never as the sink of "
+    "a stream: give them there again, as in INSERT INTO name WITH (…) VALUES …)"
+)
 _NEEDS_NONE: Final = "reads by sequence number, and finds the messages of all sessions without it"
 _WHOLE: Final = "a whole number of at least 1"
 Number = TypeVar("Number", int, float)
@@ -118,6 +123,7 @@ class ConnectorOptions:
     fails_on_data_loss: bool
     push_filters: bool
     typed_properties: bool
+    text_body: bool
     #: The columns that are produced; None for all.
     columns: tuple[str, ...] | None
     settle: Address | None
@@ -159,8 +165,6 @@ def parse(options: Mapping[str, str], environ: Mapping[str, str]) -> ConnectorOp
     """Return the options with their types and defaults. Raises InvalidOption."""
     known = {name.lower(): name for name in NAMES}
     given: dict[str, str] = {}
-    if any(name.startswith(_OF_TABLE) for name in options):
-        raise InvalidOption(f"servicebus can't be a table of a catalog, {_VIEW}")
     for name, value in options.items():
         if name.lower() in known:
             given[known[name.lower()]] = value
@@ -194,6 +198,7 @@ def parse(options: Mapping[str, str], environ: Mapping[str, str]) -> ConnectorOp
         fails_on_data_loss=_flag(given, "failOnDataLoss"),
         push_filters=_flag(given, "pushFilters"),
         typed_properties=_one_of(given, "applicationProperties", APPLICATION_PROPERTIES, TEXT) == JSON,
+        text_body=_one_of(given, "body", BODIES, "binary") == TEXT,
         columns=_names(given, "columns"),
         settle=settle,
         on_refused=on_refused,
@@ -203,6 +208,26 @@ def parse(options: Mapping[str, str], environ: Mapping[str, str]) -> ConnectorOp
         sessions=_flag(given, "sessions"),
         mailbox=_text(given, "board"),
     )
+
+
+def options_of_table(options: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the options of a table that is about to be created in a catalog; None where Spark asks for something else.
+    Raises InvalidOption for a secret, which all who see the table would see."""
+    found = {name.removeprefix(_OF_TABLE): value for name, value in options.items() if name.startswith(_OF_TABLE)}
+    for secret in _SECRETS:
+        if secret.lower() in map(str.lower, found):
+            raise InvalidOption(
+                f"a table of a catalog shows its options, so {secret} can't be one of them; put it into a variable of "
+                f"the environment and give {secret}Env, or use CREATE TEMPORARY VIEW"
+            )
+    return found or None
+
+
+def with_those_of_table(options: Mapping[str, str], table: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a read or a write that is about a table of a catalog. They go before those of the table;
+    what names a namespace is about that, wherever its rows were read."""
+    given = {name.lower(): value for name, value in options.items()}
+    return given if any(way.lower() in given for way in _WAYS) else {**table, **given}
 
 
 def check_batch(options: ConnectorOptions) -> None:
@@ -243,11 +268,11 @@ def check_stream(options: ConnectorOptions) -> None:
         )
 
 
-def wanted_entity(options: ConnectorOptions, what: str) -> str:
+def wanted_entity(options: ConnectorOptions) -> str:
     """Return the option entity. Raises InvalidOption where there is none."""
     if options.entity is None:
         raise InvalidOption(
-            f'the servicebus {what} needs the option entity, a list such as "orders" or "news/Subscriptions/all"'
+            'the servicebus source needs the option entity, a list such as "orders" or "news/Subscriptions/all"'
         )
     return options.entity
 
@@ -262,7 +287,7 @@ def _address(given: Mapping[str, str], environ: Mapping[str, str], prefix: str =
         found = f"{_listed(ways)} exclude each other" if ways else "none of them was given"
         raise InvalidOption(
             f"{found}: name the namespace by {text}, by {variable} (a variable of the environment) "
-            f"or by {host} with {credential_name}{'' if given else f' (a table of a catalog gets no options, {_VIEW})'}"
+            f"or by {host} with {credential_name}{'' if given else _NO_COLUMNS}"
         )
     if credential_name in given and ways != [host]:
         raise InvalidOption(f"{credential_name} goes with {host}; a connection string has a key of its own")

@@ -100,7 +100,8 @@ COLUMNS: Final = {**_OF_THE_MESSAGE, **_OF_THE_BROKER}
 
 def columns_of(options: ConnectorOptions) -> Columns:
     """Return the columns that a read or a stream produces. Raises InvalidOption for names that there are not."""
-    kinds = {**COLUMNS, "application_properties": _TEXT} if options.typed_properties else COLUMNS
+    texts = {"application_properties": options.typed_properties, "body": options.text_body}
+    kinds = {name: _TEXT if texts.get(name) else kind for name, kind in COLUMNS.items()}
     names = [_BY_LOWER.get(name.lower(), name) for name in options.columns or kinds]
     for name in names:
         if name not in kinds:
@@ -219,9 +220,11 @@ def read(payload: bytes, parts: Iterable[Part] | None = None) -> dict[str, Any]:
 def parts_of(columns: Columns) -> tuple[Part, ...]:
     """Return which parts of a message have to be decoded for these columns."""
     parts = tuple(part for part, names in _PARTS.items() if not names.isdisjoint(columns))
-    if columns.get("application_properties") != _TEXT:
-        return parts
-    return tuple(_of_typed_properties if part is _of_application_properties else part for part in parts)
+    if columns.get("application_properties") == _TEXT:
+        parts = tuple(_of_typed_properties if part is _of_application_properties else part for part in parts)
+    if columns.get("body") == _TEXT:
+        parts = tuple(_of_text_body if part is _of_body else part for part in parts)
+    return parts
 
 
 def _of_properties(payload: bytes, sections: Any, row: dict[str, Any]) -> None:
@@ -291,6 +294,12 @@ def _of_body(payload: bytes, sections: Any, row: dict[str, Any]) -> None:
     else:
         value = parts[0][1] if kind == "value" else [item for _, value in parts for item in value]
         row["body"] = json.dumps(_plain(value)).encode()
+
+
+def _of_text_body(payload: bytes, sections: Any, row: dict[str, Any]) -> None:
+    _of_body(payload, sections, row)
+    if "body" in row:
+        row["body"] = row["body"].decode(errors="replace")
 
 
 #: What is decoded of a message, and the columns that each part of it fills.

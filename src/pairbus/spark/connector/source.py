@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import (
@@ -17,11 +17,19 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from . import entities, listing
 from .batch_reader import FilteringReader, ServiceBusReader, Wanted
-from .options import ConnectorOptions, InvalidOption, check_batch, parse, wanted_entity
+from .options import (
+    ConnectorOptions,
+    InvalidOption,
+    check_batch,
+    options_of_table,
+    parse,
+    wanted_entity,
+    with_those_of_table,
+)
 from .schema import check_settleable, check_writable, columns_of, spark_schema
 from .stream_reader import stream_reader
 from .values import transfer_packs
@@ -34,26 +42,34 @@ FILTERS = "spark.sql.python.filterPushdown.enabled"
 
 
 class ServiceBusDataSource(DataSource):
-    def __init__(self, options: Any) -> None:
-        super().__init__(options)
-        self._parsed: ConnectorOptions = parse(dict(options), os.environ)
+    """A table of a catalog is read and written without its options: Spark hands its schema to a source in Python, and
+    nothing else. So they travel there, beside the first of its columns."""
 
     @classmethod
     def name(cls) -> str:
         return "servicebus"
 
     def schema(self) -> StructType:
-        return transfer_packs.SCHEMA if self._parsed.mailbox is not None else spark_schema(columns_of(self._parsed))
+        table = options_of_table(self.options)
+        if table is None:
+            return _schema_of(self._parse(None))
+        columns = _schema_of(parse(table, os.environ))
+        kept = {**table, "columns": ",".join(columns.names)}
+        first = columns.fields[0]
+        return StructType([StructField(first.name, first.dataType, True, {self.name(): kept}), *columns.fields[1:]])
+
+    def _parse(self, schema: StructType | None) -> ConnectorOptions:
+        tables = [field.metadata[self.name()] for field in schema or () if self.name() in field.metadata]
+        return parse(with_those_of_table(self.options, tables[0]) if tables else self.options, os.environ)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        parsed = self._parsed
-        self._check_schema(schema)
+        parsed = self._checked(schema)
         kind = FilteringReader if parsed.push_filters else ServiceBusReader
         check_batch(parsed)
         wanted = Wanted(parsed.first_sequence, parsed.last_sequence)
         return kind(
             parsed.address,
-            self._entities("source"),
+            _entities(parsed),
             wanted,
             parsed.starting,
             parsed.ending,
@@ -62,27 +78,29 @@ class ServiceBusDataSource(DataSource):
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        self._check_schema(schema)
-        return stream_reader(self._parsed, self._entities("source"))
+        parsed = self._checked(schema)
+        return stream_reader(parsed, _entities(parsed))
 
-    def _check_schema(self, schema: StructType) -> None:
+    def _checked(self, schema: StructType) -> ConnectorOptions:
         """Raise InvalidOption for a schema that the application gave; with it, a batch would fail when it was read."""
-        if schema.simpleString() != self.schema().simpleString():
+        parsed = self._parse(schema)
+        if schema.simpleString() != _schema_of(parsed).simpleString():
             raise InvalidOption(
                 "the servicebus source has a schema of its own, and none can be given; leave .schema(…) out, pick "
                 "columns by the option columns, and read the body with cast or from_json"
             )
+        return parsed
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise InvalidOption('a queue can\'t be overwritten; use mode("append")')
-        return ServiceBusWriter(self._target(schema))
+        return ServiceBusWriter(self._target(schema, self._parse(schema)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return ServiceBusStreamWriter(self._target(schema))
+        # with the schema of the rows, not of the table that they go to: options there are those of their source
+        return ServiceBusStreamWriter(self._target(schema, self._parse(None)))
 
-    def _target(self, schema: StructType) -> WriterConfig:
-        parsed = self._parsed
+    def _target(self, schema: StructType, parsed: ConnectorOptions) -> WriterConfig:
         check_writable(schema, parsed.entity)
         if parsed.settle is not None:
             check_settleable(schema)
@@ -90,9 +108,13 @@ class ServiceBusDataSource(DataSource):
             **{field.name: getattr(parsed, field.name) for field in fields(WriterConfig) if field.name != "rate_max"}
         )
 
-    def _entities(self, what: str) -> listing.Entities:
-        patterns = entities.listed(wanted_entity(self._parsed, what))
-        return listing.Entities(self._parsed.address, patterns)
+
+def _schema_of(options: ConnectorOptions) -> StructType:
+    return transfer_packs.SCHEMA if options.mailbox is not None else spark_schema(columns_of(options))
+
+
+def _entities(options: ConnectorOptions) -> listing.Entities:
+    return listing.Entities(options.address, entities.listed(wanted_entity(options)))
 
 
 def register(spark: SparkSession) -> None:
