@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Generic, TypeVar
 
 from azure.servicebus.aio import ServiceBusSender
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.pairing import sdk
 from pairbus.pairing.errors import WrongLoopError, note_time_over
@@ -34,10 +34,7 @@ from pairbus.pairing.guarded_sender import (
     CLOSED,
     GRACE_S,
     STALLED_S,
-    EndsAt,
     SdkSenderBase,
-    answered_with,
-    ends_call,
     too_late,
 )
 from pairbus.pairing.routing.verdicts import said
@@ -183,37 +180,13 @@ class _Alarm:
 class SdkSender(SdkSenderBase):
     """An SDK sender, judged by our rules. Used by one task at a time; once thrown away never used again."""
 
-    __slots__ = (
-        "_alarm",
-        "_create",
-        "_handle",
-        "_in_place",
-        "_open",
-        "_wait",
-        "answer",
-        "ends_at",
-        "is_abandoned",
-        "sender",
-        "was_open",
-    )
+    __slots__ = ("_alarm", "_create", "_in_place", "is_abandoned")
 
     def __init__(self, sender: ServiceBusSender) -> None:
-        self.sender = sender
-        self._in_place = False
-        #: What ends the call under way before its time, if anything: see `PrimaryTerms`.
-        self.ends_at: EndsAt | None = None
-        #: What a broker answered to an earlier attempt of the call under way, if it did.
-        self.answer: ServiceBusError | None = None
+        super().__init__(sender)
         untyped: Any = sender
-        self._handle: Callable[[BaseException], Awaitable[Any]] = untyped._handle_exception
-        untyped._handle_exception = self._judge
-        self._wait: Callable[..., Awaitable[None]] = untyped._backoff
-        untyped._backoff = self._back_off
-        #: A link was open, so something may have been sent. While it is False, an abandoned call will send nothing.
-        self.was_open = False
+        self._in_place = False
         self.is_abandoned = False
-        self._open: Callable[..., Awaitable[None]] = untyped._open
-        untyped._open = self._open_first
         self._alarm = _Alarm()
         config = untyped._config
         if config.use_tls and config.ssl_context is None:
@@ -260,7 +233,6 @@ class SdkSender(SdkSenderBase):
             self._in_place = False
 
     def throw_away(self) -> None:
-        """Close it in the background; nobody waits for that."""
         in_background(self.close)
 
     async def close_within(self, timeout_s: float) -> None:
@@ -286,7 +258,6 @@ class SdkSender(SdkSenderBase):
             connection.abort()
 
     async def _open_first(self, *arguments: Any, **options: Any) -> None:
-        """Open the first link; those after it, and sends on an open one, call the SDK's own method."""
         await self._open(*arguments, **options)
         if self.is_abandoned:
             raise too_late()
@@ -322,13 +293,9 @@ class SdkSender(SdkSenderBase):
             error = sdk.judged(self.sender, exception)
         else:
             error = await self._handle(exception)
-        if isinstance(error, ServiceBusServerBusyError) or ends_call(self.sender, self.ends_at, error):
-            raise error
-        self.answer = answered_with(error, self.answer)
-        return error
+        return self._failed(error)
 
     async def _back_off(self, **wait: Any) -> None:
-        """Wait before a retry; the SDK raises the failure where that would take longer than the call has."""
         try:
             await self._wait(**wait)
         except ServiceBusError as error:

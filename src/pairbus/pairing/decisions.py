@@ -8,17 +8,15 @@ how it began. Memory is bounded: `ENTRIES_MAX` entries for each of `ENTITIES_MAX
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from pairbus.pairing import events
+from pairbus.pairing import events, fork
 from pairbus.pairing.observers import OK, Observer, brief, line_of
 from pairbus.pairing.routing.dispatch import Diversion
 
@@ -76,10 +74,14 @@ class DecisionLog(Observer):
         self._lock = threading.Lock()
         #: By entity in lower case; "" for what concerns the whole client.
         self._kept: dict[str, deque[tuple[object, Decision]]] = {}
-        _logs.add(self)
+        fork.register(self)
 
     def __repr__(self) -> str:
         return f"<DecisionLog of {len(self._kept)} entities>"
+
+    def forked(self) -> None:
+        """Take a new lock in a forked child: a thread that the child does not have may hold the old one."""
+        self._lock = threading.Lock()
 
     def explain(self, entity: str) -> list[Decision]:
         """Return the last decisions about this entity and about the client as a whole, oldest first."""
@@ -141,16 +143,3 @@ class DecisionLog(Observer):
                 del self._kept[next(name for name in self._kept if name)]
             entries = self._kept[entity] = deque(maxlen=ENTRIES_MAX)
         return entries
-
-
-# In a forked child the lock may be held by a thread that the child does not have.
-_logs: weakref.WeakSet[DecisionLog] = weakref.WeakSet()
-
-
-def _forked() -> None:
-    for log in list(_logs):
-        log._lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
+from azure.servicebus.exceptions import (
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
 
 from pairbus.pairing import sdk
 from pairbus.pairing.errors import NotTriedError, note_nothing_sent
@@ -25,20 +30,53 @@ LONGEST_S = 1e6  # locks and timers can't wait for infinity
 CLOSED = "The sender has been closed. Use ServiceBusClient to create a new one."
 
 
-class SdkSenderBase:
-    """An SDK sender, used by one call at a time; once thrown away never used again."""
+EndsAt = Callable[[BaseException], bool]
 
-    __slots__ = ()
-    sender: Any
-    #: What a broker answered to an earlier attempt of the call under way, if it did.
-    answer: ServiceBusError | None
+
+class SdkSenderBase:
+    """An SDK sender whose failed attempts are judged by our rules, used by one call at a time; once thrown away never
+    used again."""
+
+    __slots__ = ("_handle", "_open", "_wait", "answer", "ends_at", "sender", "was_open")
+
+    def __init__(self, sender: Any) -> None:
+        self.sender = sender
+        #: What ends the call under way before its time, if anything: see `PrimaryTerms`.
+        self.ends_at: EndsAt | None = None
+        #: What a broker answered to an earlier attempt of the call under way, if it did.
+        self.answer: ServiceBusError | None = None
+        #: A link was open, so something may have been sent. While it is False, a call that was ended sends nothing.
+        self.was_open = False
+        self._handle, sender._handle_exception = sender._handle_exception, self._judge
+        self._wait, sender._backoff = sender._backoff, self._back_off
+        self._open, sender._open = sender._open, self._open_first
+
+    def _failed(self, error: ServiceBusError) -> ServiceBusError:
+        """Return the failure of an attempt, after which the SDK may try again; raise it where it ends the call."""
+        if isinstance(error, ServiceBusServerBusyError) or ends_call(self.sender, self.ends_at, error):
+            raise error
+        self.answer = answered_with(error, self.answer)
+        return error
+
+    # Implemented by the sync and async subclasses
+
+    def _judge(self, exception: BaseException) -> Any:
+        """Called by the SDK with each failed attempt."""
+        raise NotImplementedError
+
+    def _back_off(self, **wait: Any) -> Any:
+        """Wait before a retry; the SDK raises the failure where that would take longer than the call has."""
+        raise NotImplementedError
+
+    def _open_first(self, *arguments: Any, **options: Any) -> Any:
+        """Open the first link; those after it, and sends on an open one, call the SDK's own method."""
+        raise NotImplementedError
 
     def throw_away(self) -> Any:
-        """Implemented by the sync and async subclasses: closes it in the background."""
+        """Close it in the background; nobody waits for that."""
         raise NotImplementedError
 
 
-EndsAt = Callable[[BaseException], bool]
 SdkSenderT = TypeVar("SdkSenderT", bound=SdkSenderBase)
 OpeningT = TypeVar("OpeningT")
 ErrorT = TypeVar("ErrorT", bound=BaseException)

@@ -12,7 +12,6 @@ failed and the backlog attempt after it are two lines of the ledger, as they are
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 import weakref
@@ -22,6 +21,7 @@ from typing import Any, Final, Literal
 
 from pairbus.billing import APP, PING
 from pairbus.ledger import LedgerWriter
+from pairbus.pairing import fork
 from pairbus.pairing.backlog.sizes import bound
 from pairbus.pairing.routing.dispatch import Diversion
 from pairbus.pairing.routing.ping import is_ping, ping
@@ -208,7 +208,7 @@ class LedgerObserver(Observer):
         self._stop: threading.Event | None = None
         # At exit, or when the client was dropped without close: what is buffered is written.
         self._end = weakref.finalize(self, _close, self.writer)
-        _observers.add(self)
+        fork.register(self)
         self._start()
 
     def __repr__(self) -> str:
@@ -261,33 +261,26 @@ class LedgerObserver(Observer):
             self._start()
 
     def settled(self, entity: str, message: Any, is_dead_letter: bool, outcome: str, ms: float) -> None:
-        self.writer.event(
-            "dead-letter" if is_dead_letter else "settle", self._clock(), self._primary, entity,
-            mid=message_id_of(message), seq=message.sequence_number, outcome=outcome, ms=ms, cause=APP,
-        )  # fmt: skip
-        if self._stop is None:
-            self._start()
+        kind = "dead-letter" if is_dead_letter else "settle"
+        mid, number = message_id_of(message), message.sequence_number
+        self._write(kind, entity, mid=mid, seq=number, outcome=outcome, ms=ms, cause=APP)
 
     def pinged(self, entity: str, outcome: str, ms: float) -> None:
-        self.writer.event(
-            "ping", self._clock(), self._primary, entity, size=_PING_BYTES, outcome=outcome, ms=ms, cause=PING
-        )
-        if self._stop is None:
-            self._start()
+        self._write("ping", entity, size=_PING_BYTES, outcome=outcome, ms=ms, cause=PING)
 
     def announced(self, event: events.Event) -> None:
         if isinstance(event, events.StateChanged):
             why = event.cause if event.error is None else f"{event.cause}: {brief(event.error)}"
-            self.writer.event(
-                "state", self._clock(), self._primary, event.entity,
-                outcome=None, cause=None, old=event.previous.value, new=event.state.value, why=why[:_WHY_CHARS_MAX],
-            )  # fmt: skip
-            if self._stop is None:
-                self._start()
+            old, new = event.previous.value, event.state.value
+            self._write("state", event.entity, outcome=None, cause=None, old=old, new=new, why=why[:_WHY_CHARS_MAX])
+
+    def _write(self, kind: str, entity: str, **fields: Any) -> None:
+        self.writer.event(kind, self._clock(), self._primary, entity, **fields)
+        if self._stop is None:
+            self._start()
 
     def close(self) -> None:
         stop, self._stop = self._stop, None
-        _observers.discard(self)
         if stop is not None:
             stop.set()
         self._end()
@@ -300,20 +293,9 @@ class LedgerObserver(Observer):
             target=_keep_flushing, args=(weakref.ref(self.writer), self._stop), name="pairbus-ledger", daemon=True
         ).start()
 
-    def _forked(self) -> None:
+    def forked(self) -> None:
         """Note that the thread is gone in the child; the next line starts another."""
         self._stop = None
-
-
-_observers: weakref.WeakSet[LedgerObserver] = weakref.WeakSet()
-
-
-def _forked() -> None:
-    for observer in list(_observers):
-        observer._forked()
-
-
-os.register_at_fork(after_in_child=_forked)
 
 
 def _keep_flushing(reference: weakref.ref[LedgerWriter], stop: threading.Event) -> None:

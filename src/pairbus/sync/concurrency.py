@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
+from pairbus.pairing import fork
 from pairbus.pairing.health_monitor import guarded as guarded_call
 from pairbus.pairing.sdk import is_interruption
-from pairbus.sync import fork
 from pairbus.sync.sdk_sender import let_go, sockets_of
 
 __all__ = ["guarded_call", "is_interruption"]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import uuid
 
+from pairbus.pairing import fork
 from pairbus.pairing.control_file import FIRST_LOOK_S
 from pairbus.pairing.events import Announce, SendPing
 from pairbus.pairing.health_monitor import PINGS_AT_ONCE_MAX, HealthMonitorBase, guarded
@@ -20,7 +21,6 @@ from pairbus.pairing.routing import budget
 from pairbus.pairing.routing.patience import PrimaryTerms
 from pairbus.pairing.routing.ping import ping
 from pairbus.pairing.routing.pins import Pins
-from pairbus.sync import fork
 from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.sync.interrupts import start, take
 

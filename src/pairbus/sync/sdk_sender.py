@@ -31,24 +31,20 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from azure.servicebus import ServiceBusSender
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
-from pairbus.pairing import sdk
+from pairbus.pairing import fork, sdk
 from pairbus.pairing.errors import note_time_over
 from pairbus.pairing.guarded_sender import (
     AFTER_STALL_S,
     CLOSE_S,
     GRACE_S,
     STALLED_S,
-    EndsAt,
     SdkSenderBase,
-    answered_with,
-    ends_call,
     too_late,
 )
 from pairbus.pairing.routing.verdicts import said
 from pairbus.pairing.sdk import is_interruption, judged, tls_context
-from pairbus.sync import fork
 from pairbus.sync.interrupts import Latch, start
 from pairbus.sync.watchdog import NEVER, WATCHDOG
 
@@ -101,37 +97,23 @@ class SenderAfterFork:
             guarded.forget()
 
 
-class Guard:
+class Guard(SdkSenderBase):
     """Stands beside one SDK sender: its deadline, its sockets, and how its failed attempts are judged."""
 
     __slots__ = (
-        "__weakref__", "_create", "_handle", "_handler", "_lock", "_open", "_put_off", "_sock", "_wait", "answer",
-        "deadline", "ends_at", "fired", "is_in_place", "sender", "was_open",
+        "__weakref__", "_create", "_handler", "_lock", "_put_off", "_sock", "deadline", "fired", "is_in_place",
     )  # fmt: skip
 
     def __init__(self, sender: Any, native: bool = True) -> None:
         """`native`: the sender speaks through the SDK's own AMQP library. Another's sockets are out of reach."""
+        super().__init__(sender)
         self.deadline = NEVER
         self.fired = False
         self.is_in_place = False  # the call runs on the caller's thread: nothing may be closed or opened in it
-        #: What a broker answered to an earlier attempt of the call under way, if it did.
-        self.answer: ServiceBusError | None = None
-        #: What ends the call under way before its time, if anything: see `PrimaryTerms`.
-        self.ends_at: EndsAt | None = None
         self._put_off = False
         self._lock = threading.RLock()  # as above
-        self.sender = sender
         self._handler: Any = None
         self._sock: socket.socket | None = None
-        self._handle = sender._handle_exception
-        sender._handle_exception = self._judge
-        self._wait = sender._backoff
-        sender._backoff = self._back_off
-        #: A link was open, so that something may have been sent. While it is False, a guard that has fired is the end:
-        #: nothing will be sent any more.
-        self.was_open = False
-        self._open = sender._open
-        sender._open = self._open_first
         if not native:
             return
         config = sender._config
@@ -203,7 +185,6 @@ class Guard:
         return found
 
     def _open_first(self, *arguments: Any, **options: Any) -> None:
-        """Open the first link; those after it, and sends on an open one, call the SDK's own method."""
         self._open(*arguments, **options)
         with self._lock:
             if self.fired:
@@ -238,13 +219,9 @@ class Guard:
             error = judged(self.sender, exception)
         else:
             error = self._handle(exception)
-        if isinstance(error, ServiceBusServerBusyError) or ends_call(self.sender, self.ends_at, error):
-            raise error
-        self.answer = answered_with(error, self.answer)
-        return error
+        return self._failed(error)
 
     def _back_off(self, **wait: Any) -> None:
-        """Wait before a retry; the SDK raises the failure where that would take longer than the call has."""
         try:
             self._wait(**wait)
         except ServiceBusError as error:
@@ -252,7 +229,7 @@ class Guard:
             raise
 
 
-class SdkSender(Guard, SdkSenderBase):
+class SdkSender(Guard):
     """An SDK sender and its guard. Used by one thread at a time; once thrown away never used again."""
 
     __slots__ = ("_native",)
@@ -288,7 +265,6 @@ class SdkSender(Guard, SdkSenderBase):
             self.is_in_place = False
 
     def throw_away(self) -> None:
-        """Close it in the background; nobody waits for that."""
         in_background(self.close)
 
     def close_within(self, timeout_s: float) -> None:

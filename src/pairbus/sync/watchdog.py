@@ -21,6 +21,7 @@ import time
 import weakref
 from typing import Protocol
 
+from pairbus.pairing import fork
 from pairbus.sync.interrupts import start
 
 NEVER = math.inf
@@ -39,9 +40,10 @@ class Watchdog:
     """The guards of one process, and the thread that looks after them."""
 
     def __init__(self) -> None:
-        self.reset()
+        self.forked()
+        fork.register(self)
 
-    def reset(self) -> None:
+    def forked(self) -> None:
         """Begin as in a new process; a forked child calls it, since the parent's thread and locks are not its own."""
         self._lock = threading.RLock()  # a signal handler that closes the client may interrupt who holds it
         self._guards: weakref.WeakSet[Guarded] = weakref.WeakSet()

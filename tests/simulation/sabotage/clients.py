@@ -13,10 +13,10 @@ from pairbus.wire.sender import Sender
 from . import sabotage
 
 
-@sabotage(sender, "_fail", "broker", 45, "it is lost; it can only be")
+@sabotage(sender, "fail", "broker", 45, "it is lost; it can only be")
 def lost_answer_reported_as_confirmed(real: Any, future: Any, error: Any) -> None:
     """A message that was on its way when the connection was lost is called sent, and is nowhere."""
-    if error is not None and error.outcome_unknown:
+    if error.outcome_unknown and not future.done():
         future.set_result(None)
     else:
         real(future, error)

@@ -15,10 +15,10 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus.broker.server import Broker, NamespaceServer
+from pairbus.pairing import fork
 from pairbus.pairing.decisions import DecisionLog
 from pairbus.pairing.errors import NotTriedError
 from pairbus.pairing.routing.dispatch import Diversion
-from pairbus.sync import fork
 from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.sync.receiver import PairedReceiver
 from pairbus.sync.watchdog import WATCHDOG

@@ -17,8 +17,6 @@ import os
 import weakref
 from typing import Any, Protocol
 
-from pairbus.sync.watchdog import WATCHDOG
-
 _log = logging.getLogger("pairbus.pairing")
 
 
@@ -38,7 +36,6 @@ def register(thing: Inheritable) -> None:
 
 
 def _in_child() -> None:
-    WATCHDOG.reset()
     for reference in list(_inheritable.values()):
         thing = reference()
         if thing is None:
