@@ -1,6 +1,6 @@
-"""Encodes and decodes values of the AMQP 1.0 type system (AMQP part 1): the names of `encoding` and `decoding`.
+"""Re-exports `encoding` and `decoding`: values of the AMQP 1.0 type system as bytes, and back (AMQP part 1).
 
-Values are those of `pairbus.amqp.types`. Not done here: frames, performatives, message sections.
+Values are those of `pairbus.amqp.types`. Frames, performatives and message sections are handled elsewhere.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Encodes and decodes composite types: described lists with named, typed fields (AMQP 1.4).
 
 A class declares its descriptor and the kinds of its fields in wire order with `schema`; from that follow `encode`,
-`decode_composite` and every check: a field of the wrong type or a missing mandatory field is a `DecodeError` and never
-reaches its caller. Integers in fields are plain ints: the schema knows their width. Which composites there are is
-said in `performatives` and `message`.
+`decode_composite` and every check: a field of the wrong type or a missing mandatory field is a `DecodeError`, and
+callers never see it. Integers in fields are plain ints: the schema knows their width. The composites themselves are in
+`performative_types` and `message`.
 """
 
 from __future__ import annotations

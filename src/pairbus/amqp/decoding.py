@@ -1,12 +1,12 @@
 """Decodes AMQP 1.0 values from bytes (AMQP part 1).
 
-Decides whether bytes are valid. `decode` raises `DecodeError` and nothing else, whatever it is fed; work and memory
-stay proportional to the bytes given. `skip` jumps over a value by its constructor and size alone: it doesn't look
-inside lists, maps and arrays. A decoder in the table gets the offset behind the constructor and returns the value and
-the offset behind it; short input may raise IndexError or struct.error there, which the public functions translate.
+Decides whether bytes are valid. `decode` raises only `DecodeError`, whatever its input; work and memory stay
+proportional to the number of bytes. `skip` jumps over a value by its constructor and size alone: it doesn't look inside
+lists, maps and arrays. A decoder in the table gets the offset after the constructor and returns the value and the
+offset after it; short input may raise IndexError or struct.error there, which the public functions translate.
 
-Two liberties towards peers: symbols are read as UTF-8 (pyamqp writes annotation keys so) and an empty array may lack
-its constructor (pyamqp again).
+It is lenient in two points: symbols are read as UTF-8 (pyamqp writes annotation keys that way), and an empty array may
+lack its constructor (also pyamqp).
 """
 
 from __future__ import annotations

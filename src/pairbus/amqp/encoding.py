@@ -1,8 +1,8 @@
 """Encodes AMQP 1.0 values as bytes (AMQP part 1).
 
-Decides how a value is written: always in the smallest form that its type has. What AMQP can't carry is an
-`EncodeError` that names the type. Arrays are the exception to smallness: all elements share one constructor, the one
-that the array came with or the widest of its type.
+It decides how a value is written: always in the smallest encoding of its type. A value that AMQP can't carry is an
+`EncodeError` that names the type. Arrays are the exception: all elements share one constructor, the one that the array
+came with or the widest of its type.
 """
 
 from __future__ import annotations

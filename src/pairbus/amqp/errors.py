@@ -7,7 +7,7 @@ AmqpError
  ├── LimitExceeded       more than we are willing to hold (amqp:resource-limit-exceeded)
  └── ProtocolViolation   valid bytes at the wrong time (amqp:illegal-state, or the condition given)
 
-Decides nothing: the engine and the broker choose which condition to send.
+It decides nothing: the engine and the broker choose which condition to send.
 """
 
 from __future__ import annotations

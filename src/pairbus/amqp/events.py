@@ -1,7 +1,7 @@
 """The events that the engine reports to its shell, in the order in which they happened on the wire.
 
-Events are past tense and carry data only; acting on them is the shell's business. They are made once per frame on the
-hot path, so they are plain slotted classes.
+Events are in the past tense and carry only data; the shell acts on them. One is created per frame on the hot path, so
+they are plain slotted classes.
 """
 
 from __future__ import annotations

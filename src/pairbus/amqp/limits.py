@@ -1,4 +1,4 @@
-"""The limits of one AMQP connection. Every buffer and table of the engine is bounded by a number here."""
+"""Defines the limits of one AMQP connection. Every buffer and table of the engine is bounded by a number here."""
 
 from __future__ import annotations
 

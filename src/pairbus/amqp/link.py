@@ -1,7 +1,7 @@
 """A link: one direction of messages between two nodes (AMQP 2.6).
 
-Keeps handles, credit and delivery counts, cuts a large message into frames and joins the frames of one. It does not
-know what a message means or who may attach; the shell hangs its own object on `context`.
+It keeps handles, credit and delivery counts, splits a large message into frames and joins the frames of one. It does
+not know what a message means or who may attach; the shell stores its own object in `context`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Finds and reads the sections of an encoded message (AMQP 3.2), and rewrites one without touching the others.
 
 `split` finds the sections by skipping, so a body is never decoded on its way through the broker. Spans include the
-section's descriptor. The rewriting functions leave all bytes identical but those of what they were told to change.
+section's descriptor. The rewriting functions leave all other bytes identical.
 
-What the SDKs send decides four leniencies: a message may have no body (pyamqp leaves it out when a value is falsy),
-delivery annotations may come last (pyamqp again), the footer may come before the body (rhea, in JavaScript), and a
-section that should be a map or list may be null.
-Not decided here: which properties and annotations mean what.
+Because of what the SDKs send, it is lenient in four points: a message may have no body (pyamqp leaves it out when a
+value is falsy), delivery annotations may come last (also pyamqp), the footer may come before the body (rhea, in
+JavaScript), and a section that should be a map or list may be null. It does not decide what properties and annotations
+mean.
 """
 
 from __future__ import annotations

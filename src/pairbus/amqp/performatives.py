@@ -1,10 +1,10 @@
-"""Encodes and decodes the performatives, whose classes stand in `performative_types`.
+"""Encodes and decodes the performatives, whose classes are in `performative_types`.
 
-`decode_performative` reads any of them by its schema. Transfer, disposition and flow come with every message: straight
-code, made for each of them, reads them first. What it doesn't recognise at once goes the general way, where errors are
-told. The performatives that a broker writes by the thousand have their own encoders.
+`decode_performative` reads any of them by its schema. Transfer, disposition and flow come with every message, so
+straight-line code for each of them reads them first. Input that it doesn't recognise takes the general path, which
+reports errors. The performatives that a broker writes by the thousand have their own encoders.
 
-Not decided here: whether a performative is welcome in the peer's state.
+Whether a performative is allowed in the peer's state is decided elsewhere.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """SASL as Service Bus and its clients use it (AMQP 5.3): one step each way, no challenges.
 
-Real authorization happens in `$cbs`, so ANONYMOUS, EXTERNAL and MSSBCBS are let in with no claims. PLAIN names a key
+Real authorization happens in `$cbs`, so ANONYMOUS, EXTERNAL and MSSBCBS are accepted without claims. PLAIN names a key
 and is checked by the function that the server was given.
 """
 

@@ -1,7 +1,7 @@
 """A session: the window of transfers under way in each direction, and the links in it (AMQP 2.5).
 
 The peer's incoming window is respected: frames that do not fit wait in `_pending`. Ours is opened again as deliveries
-are settled, so that a slow receiver also slows the sender down.
+are settled, so that a slow receiver also slows down the sender.
 """
 
 from __future__ import annotations

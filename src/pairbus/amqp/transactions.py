@@ -1,6 +1,6 @@
 """Reads and writes the messages to a transaction coordinator (AMQP 4.3, 4.4).
 
-The body of such a message is one amqp-value section with a declare or a discharge. What they do is decided elsewhere.
+The body of such a message is one amqp-value section with a declare or a discharge. Their effect is decided elsewhere.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """Python values that remember their AMQP type (AMQP 1.6).
 
-What Python has no name for gets a subclass, so that a decoded value re-encodes as the type it came as:
+A type without a Python equivalent gets a subclass, so that a decoded value is encoded again as the same type:
 
     null None · boolean bool · ubyte UByte · ushort UShort · uint UInt · ulong ULong · byte Byte · short Short
     int Int · long int · float Float · double float · decimalN DecimalN (raw bytes) · char Char
     timestamp Timestamp (ms since 1970) · uuid UUID · binary bytes · string str · symbol Symbol
     list list · map dict · array Array · described Described
 
-Ranges are checked by the encoder, not here. The subclasses compare and hash as their base (UInt(1) == 1,
-Symbol("a") == "a"): look-ups by plain values work, and two map keys that differ only in type can't stand
-side by side in a dict.
+Ranges are checked by the encoder, not here. The subclasses compare and hash as their base (UInt(1) == 1, Symbol("a") ==
+"a"): look-ups by plain values work, and a dict can't have two map keys that differ only in type.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
                 and journal is written to a file; what is in memory is thrown away and rebuilt from the journal
     serving     when the time is over and that is done, they are served again, on another node
 
-A shell: tasks, timers, the file and the log. Where an entity is and goes is decided in nodes.py, what is restarted and
-how in restart.py, what differs in diagnostics.py.
+A shell: tasks, timers, the file and the log. nodes.py decides on which node an entity is and goes to, restart.py
+restarts it, and diagnostics.py finds the differences.
 """
 
 from __future__ import annotations

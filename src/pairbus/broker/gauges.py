@@ -1,4 +1,4 @@
-"""Reads what `/metrics` shows of a broker as it is at that moment: queues, connections, the journal, the event loop."""
+"""Reads the present values that `/metrics` shows of a broker: queues, connections, the journal, the event loop."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 See docs/reference/protocol.md#tokens-over-cbs.
 
-Several tokens may be in force at once (JS puts one per link); the newest of a scope and key replaces the older.
+Several tokens may be in force at once (the JavaScript SDK sends one per link); a newer token of the same scope and key
+replaces the older one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The keys of a namespace: the root rule, made at random at the first start, and those added later.
+"""Keeps the keys of a namespace: the root rule, created at random at the first start, and those added later.
 
 They are kept in one file that only its owner can read. An entity's own rules are part of its description.
 """

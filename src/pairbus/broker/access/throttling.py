@@ -1,9 +1,9 @@
 """Decides when a request is denied as server busy: thresholds on an entity, on a namespace and on the node. Pure.
 
-A threshold has a measure, a target (an entity, or None for the namespace) and a limit. Those of a rate have a bucket of
-one second's worth; those of a level ask `read` how high it is now. Thresholds that stand in the configuration are
-there always; one that a fault sets takes their place while it lasts. A send is judged before anything of it is stored.
-Of a partitioned entity each partition has its rates to itself; requests to its management node count together.
+A threshold has a measure, a target (an entity, or None for the namespace) and a limit. A rate has a bucket of one
+second's worth; for a level, `read` returns the present value. Thresholds of the configuration always apply; one that a
+fault sets replaces them while it lasts. A send is judged before any of it is stored. In a partitioned entity rates
+apply to each partition separately; requests to its management node count together.
 
     measure     counts                                                             denies
     messages    messages sent and received, and management calls                   all three

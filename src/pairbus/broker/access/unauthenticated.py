@@ -1,9 +1,9 @@
-"""Limits what connections that have put no token may use: how many bytes each, and all of them together. Pure.
+"""Limits the memory of connections without a token: how many bytes each, and all of them together. Pure.
 
-A connection reports what it holds whenever that changes, and gets None or the reason for which it must be closed. One
-quota is shared by all namespaces of a broker: it protects the process. A connection counts from the moment when it is
-accepted, before anything has come over it, until it has put a token. Over HTTP it counts as long as it is open: each
-request there brings its own token along, and anybody may ask without one.
+A connection reports how many bytes it holds whenever that changes, and gets None or the reason why it must be closed.
+One quota is shared by all namespaces of a broker, since it protects the process. A connection counts from the moment
+when it is accepted, before any byte has come over it, until it has presented a token. Over HTTP it counts as long as it
+is open: each request there carries its own token, and some need none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Link addresses, as the SDKs write them (docs/reference/protocol.md#addresses), taken apart. Pure.
+"""Parses link addresses, as the SDKs write them (docs/reference/protocol.md#addresses). Pure.
 
-Python sends URIs (`amqps://host:port/orders`), JS and .NET bare names; management nodes are bare everywhere. Decides
-only which node an address means: whether the entity exists and who may use it is asked elsewhere.
+Python sends URIs (`amqps://host:port/orders`), JS and .NET bare names; management nodes are bare everywhere. It decides
+only which node an address means; whether the entity exists and who may use it are checked elsewhere.
 """
 
 from __future__ import annotations

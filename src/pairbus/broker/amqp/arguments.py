@@ -1,6 +1,6 @@
 """Reads the arguments of a `$management` request by name and type. Pure.
 
-Every method raises BadArgument, which names the argument and says what is needed, for a missing or wrong one.
+For a missing or wrong argument every method raises BadArgument, which names the argument and says what is needed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Attaches links: puts the node that a client asks for behind its link, or refuses it.
+"""Attaches links: connects a client's link with the node that it asks for, or refuses it.
 
 See docs/reference/protocol.md#addresses and docs/reference/protocol.md#sessions.
 
-The claims are checked before anything is said about the entity: who may not use it does not learn whether it exists.
+The claims are checked before anything is said about the entity, so that a client that may not use it does not learn
+whether it exists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers requests to `$cbs`, where a client puts the tokens that permit what its connection does.
+"""Answers requests to `$cbs`, to which a client sends the tokens for its connection.
 
 See docs/reference/protocol.md#tokens-over-cbs.
 """

@@ -1,10 +1,10 @@
-"""Serves one client's AMQP connection to a namespace: the shell round the AMQP engine.
+"""Serves one client's AMQP connection to a namespace: the shell around the AMQP engine.
 
 It owns the transport and its timers, passes the engine's events to the node behind each link (links.py), and detaches
 links whose token has expired. It writes once per turn of the loop.
 
-A connection must cost others little: it works for `_TURN_S` in a turn of the loop, and what came beyond that waits. It
-is not read from while it is behind, while too much of it is unconfirmed, or while it does not take our answers.
+A connection must not slow others down: it works for `_TURN_S` in a turn of the loop, and further input waits. Nothing
+is read from it while it is behind, while too much of it is unconfirmed, or while it does not take our answers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The nodes behind a client's links: an entity that it sends to, one that it receives from, or a request node.
+"""Serves the nodes behind a client's links: an entity that it sends to or receives from, or a request node.
 
-They carry messages between the AMQP engine and the namespace, remember which delivery is which lock, and turn refusals
-into the errors that clients understand. Rules that break clients when missed are explained in
-docs/reference/protocol.md.
+Nodes pass messages between the AMQP engine and the namespace, remember which lock belongs to which delivery, and turn
+refusals into errors that clients understand. docs/reference/protocol.md explains the rules that clients depend on.
 """
 
 from __future__ import annotations

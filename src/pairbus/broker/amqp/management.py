@@ -1,9 +1,9 @@
-"""Answers requests to `$management`: what can be asked of an entity besides sending and receiving.
+"""Answers requests to `$management`: peek, renew, schedule, sessions, rules and other operations on an entity.
 
 See docs/reference/protocol.md#requests-over-management.
 
-One function per operation; each checks its arguments, asks the namespace and answers with a `Response`. What looks
-through a whole queue does so in slices. An operation that is not in the table is answered 501, as the service does.
+One function per operation; each checks its arguments, asks the namespace and answers with a `Response`. Operations that
+go through a whole queue do so in slices. An operation that is not in the table is answered 501, as the service does.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 See docs/reference/protocol.md#tokens-over-cbs and docs/reference/protocol.md#requests-over-management.
 
 `$cbs` answers in kebab-case, `$management` in camelCase; the correlation-id repeats the request's message-id in the
-very type it came in (docs/reference/protocol.md#a-response-repeats-the-id-of-its-request). What an operation does is
-decided elsewhere.
+same type (docs/reference/protocol.md#a-response-repeats-the-id-of-its-request). The operations themselves are
+elsewhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lets the receivers that asked for the next free session of a queue wait, first come, first served.
+"""Keeps the receivers that wait for the next free session of a queue, first come, first served.
 
 See docs/reference/protocol.md#sessions.
 

@@ -1,9 +1,9 @@
-"""Serves transactions: the coordinator behind a control link, and what clients send and settle in them.
+"""Serves transactions: the coordinator behind a control link, and the sends and settlements in them.
 
 See docs/reference/protocol.md#transactions.
 
-What a transaction may hold is decided in transaction.py, and done in operations/transactions.py. A transaction belongs
-to its connection, and ends with the link over which it was declared.
+model/transaction.py decides what a transaction may contain, and operations/transactions.py carries it out. A
+transaction belongs to its connection, and ends with the link over which it was declared.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads a configuration file and applies its plan: creates and updates the entities of a namespace.
 
-A shell: plan.py decides what changes of an entity that exists. Every step is synced before the next, and all may be
-repeated: a start that was cut short is finished by the next one. Nothing is ever deleted.
+A shell: plan.py decides which properties of an existing entity change. Every step is synced before the next, and all
+can be repeated: the next start completes one that was interrupted. Nothing is ever deleted.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Reads the text of a configuration file as plans: our TOML, or Config.json of Microsoft's emulator. Pure.
 
-Decides what a text means and what is wrong with it: every error names the place in the file, such as
-`Namespaces[0].Queues[2].Properties.LockDuration`, and what is allowed there. A key that is not known is an error too,
-never passed over. It reads no file and creates no entity (apply_plan.py).
+It decides what a text means and what is wrong with it: every error names the place in the file, such as
+`Namespaces[0].Queues[2].Properties.LockDuration`, and what is allowed there. An unknown key is an error too. It reads
+no file and creates no entity (apply_plan.py).
 
-The two forms have one table of names: the service's (`LockDuration`) in JSON, the same in snake case
-(`lock_duration`), as the Python SDK has them, in TOML.
+Both formats share one table of names: the service's (`LockDuration`) in JSON, the same in snake case (`lock_duration`),
+as the Python SDK has them, in TOML.
 """
 
 from __future__ import annotations

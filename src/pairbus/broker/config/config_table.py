@@ -1,6 +1,6 @@
 """Checks single values in the tables of a configuration file, and reports a wrong one with its place. Pure.
 
-Decides what a value of a kind may look like and how a place is written (`Namespaces[0].Queues[2].Name` in JSON,
+It decides which values are valid and how a place is written (`Namespaces[0].Queues[2].Name` in JSON,
 `namespaces.contoso.queues[2].name` in TOML). config_file.py knows what the keys mean.
 """
 

@@ -1,7 +1,7 @@
-"""Plans: the namespaces and entities that a configuration wants, and what changes where some of them exist. Pure.
+"""Plans: the namespaces and entities that a configuration wants, and what changes in existing ones. Pure.
 
-config_file.py reads plans from a file, apply_plan.py applies them. A plan never deletes: what it names is created or
-updated, what it does not name stays as it is, property by property.
+config_file.py reads plans from a file, apply_plan.py applies them. A plan never deletes: it creates or updates what it
+names, and everything else stays as it is, property by property.
 """
 
 from __future__ import annotations

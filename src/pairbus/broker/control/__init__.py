@@ -1,4 +1,4 @@
-"""Serves the control socket: faults, status and keys, for this machine alone, apart from the namespaces' ports.
+"""Serves the control socket: faults, status and keys, for this machine only, separate from the namespaces' ports.
 
 May import the broker's model.
 """

@@ -16,7 +16,7 @@ is false, `error` says in one line what was wrong and what is allowed.
         -> {"ok": true, "name", "rights", "primary_key", "secondary_key"}
     {"command": "left", "namespace": N}     writes what is still there into the ledger -> {"ok": true, "left": how many}
 
-Keys leave this file in that one answer alone: never in an error, never in a log line.
+Keys appear only in that one answer, never in an error or a log line.
 """
 
 from __future__ import annotations

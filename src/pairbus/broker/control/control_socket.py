@@ -1,8 +1,8 @@
 """Serves and asks the control socket: `control.sock` in the data folder, one JSON object a line each way.
 
-`ControlServer` is the broker's end, `request` the sync client of the command line and of `pairbus.testing`. What a
-message means is decided in control_commands.py. No fault touches this socket, so a broker that is out of reach for
-everyone else can still be told to come back.
+`ControlServer` is the broker's end, `request` the sync client of the command line and of `pairbus.testing`.
+control_commands.py decides what a message means. No fault affects this socket, so a broker that is unreachable for
+everyone else can still be controlled.
 """
 
 from __future__ import annotations

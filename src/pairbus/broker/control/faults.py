@@ -1,8 +1,8 @@
 """Decides which faults are in force on a namespace, and what they do to an operation. Pure.
 
-Decides: whether a namespace or an entity is out of reach or silent, whether an operation is refused and with which
-words, how late it is answered, whether a send is lost or its answer. Does not close sockets, delay frames or read a
-clock: the broker's shells ask, with `now` in unix seconds, and act. The control socket never asks, so no fault can
+It decides whether a namespace or an entity is unreachable or silent, whether an operation is refused and with which
+text, how late it is answered, and whether a send or its answer is lost. It does not close sockets, delay frames or read
+a clock: the broker's shells ask, with `now` in unix seconds, and act. The control socket never asks, so no fault can
 lock its user out.
 
     kind         on a namespace                        on an entity                       needs
@@ -32,20 +32,20 @@ lock its user out.
 Sends are messages on a link and those scheduled over `$management`.
 
 A fault on an entity covers its sub-queues and nodes (`orders/$DeadLetterQueue`, `orders/$management`,
-`news/Subscriptions/all`). unreachable and black-hole may be for one `client` alone: its address, or the name of
-the key that it uses. no-send, no-receive and unreachable may be for one `partition` alone, of an entity or of all that
-are partitioned: messages without a key pass it over, those with a key of it are refused as server busy, and what it
-holds is not received until the fault ends. A second fault of the same kind on the same target replaces the first;
-throttles that count different things, and faults for different clients or partitions, stand beside each other.
+`news/Subscriptions/all`). unreachable and black-hole may be for one `client` alone: its address, or the name of the key
+that it uses. no-send, no-receive and unreachable may be for one `partition` alone, of an entity or of all that are
+partitioned: messages without a key go to other partitions, those with one of its keys are refused as server busy, and
+its messages are not received until the fault ends. A second fault of the same kind on the same target replaces the
+first; throttles that count different things, and faults for different clients or partitions, are independent.
 
-What comes while the store stalls is late where `late` says so, which needs a standby folder: it is kept from receivers
-until the store is back and so many seconds have gone by. The stall ends first then, by itself or when it is cleared,
-and the fault stays as long as messages are late; cleared once more, it lets go of them.
+With `late`, which needs a standby folder, messages that arrive while the store stalls are kept from receivers until the
+store is back and that many seconds have passed. The stall then ends first, on its own or when it is cleared, and the
+fault stays as long as messages are late; clearing it once more releases them.
 
-A crash lasts as long as its fault, half of it with late answers; `on_crash` carries it out (crashes.py). It can't be
-brought about again, or on the same entity by another one, before it is over.
+A crash lasts as long as its fault, half of it with late answers; `on_crash` carries it out (crashes.py). Another crash
+of the same entity can't be caused before it is over.
 
-The thresholds of the configuration are asked here, too: a fault takes the place of the one on the same target.
+The thresholds of the configuration are checked here, too: a fault replaces the one on the same target.
 """
 
 from __future__ import annotations

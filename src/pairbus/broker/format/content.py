@@ -1,11 +1,11 @@
-"""Turns the bytes that a sender sent into what is stored, and that into the bytes that a receiver gets.
+"""Turns the bytes that a sender sent into stored content, and stored content into the bytes that a receiver gets.
 
 See docs/reference/protocol.md#sending and docs/reference/protocol.md#receiving.
 
-Kept are the raw header fields, the raw message annotations that are not the broker's to say, and everything from
-properties to footer as it came: none of it is ever encoded again, but for delivery annotations, which few send. A
-delivery is a new header, the broker's annotations before the kept ones, and those same bytes. Decides nothing about
-queues; what it does not decode is checked in content_checks.py.
+It keeps the raw header fields, the raw message annotations that the broker doesn't set itself, and everything from
+properties to footer as it came: none of it is ever encoded again, except delivery annotations, which few clients send.
+A delivery is a new header, the broker's annotations before the kept ones, and those same bytes. It decides nothing
+about queues; content_checks.py checks the parts that are not decoded here.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Checks that receivers can read the parts of a message that are passed on as they came.
 
-Pure. One message that a client library can't decode would make its whole queue impossible to peek, since the library
-gives up on the answer or on the connection. So everything that is passed on unread is checked when it is sent: that it
-is sound AMQP and not nested deeper than the official SDK decodes
+Pure. A single message that a client library can't decode would make its whole queue impossible to peek, since the
+library fails on the answer or on the connection. So every part that is passed on unread is checked when it is sent: it
+must be valid AMQP and not nested deeper than the official SDK decodes
 (docs/reference/protocol.md#what-the-python-sdk-can-decode). Every AMQP type is passed on: the SDK can't decode some
 (char, decimals), but other clients can.
 
-A message may hold millions of values. So a large one is checked in slices (broker/slices.py) by the connection on which
-it came, and passed on as `Checked`, which is not checked again.
+A message may have millions of values. So its connection checks a large one in slices (broker/slices.py), and passes it
+on as `Checked`, which is not checked again.
 """
 
 from __future__ import annotations

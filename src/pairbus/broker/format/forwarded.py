@@ -2,13 +2,13 @@
 
     14 FORWARD  source id u32, kind u8, count u32, count × sequence u64, the payload of a record of that kind
 
-It means: those messages are gone from the source, and what the other record says has happened, which is the ENQUEUE or
-PUBLISH of the same messages, or a SEEN where no subscription takes any of them. It is one record, so that a crash
-leaves each message in one place.
+It means that those messages are gone from the source and that the other record applies, which is the ENQUEUE or PUBLISH
+of the same messages, or a SEEN if no subscription takes any of them. It is one record, so that a crash leaves each
+message in one place.
 
-What a message gains on its way are annotations: the number that it had where it was sent, how often it was forwarded
-and, out of a dead-letter queue, the entity that it was dead-lettered in. Changes to its properties, such as the reason
-of a dead letter, become part of its content: the rules of a topic go by them.
+A forwarded message gets annotations: the number that it had where it was sent, how often it was forwarded and, for a
+dead letter, the entity in which it was dead-lettered. Changes to its properties, such as the reason of a dead letter,
+become part of its content, so that the rules of a topic see them.
 """
 
 from __future__ import annotations

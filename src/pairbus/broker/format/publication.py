@@ -1,4 +1,4 @@
-"""The PUBLISH record: one stored body, and what each subscription's copy has of its own.
+"""The PUBLISH record: one stored body, and the data of each subscription's copy.
 
 Pure: packs and reads the PUBLISH record, as records.py does for the others.
 
@@ -9,8 +9,8 @@ Pure: packs and reads the PUBLISH record, as records.py does for the others.
     copy         subscription id u32, sequence u64, expires at f64, delivery count u32, place u8, changes length u32,
                  changes
 
-Settling a copy is a record of its subscription (REMOVE, UPDATE), as for any queue. The body is of use until the last
-copy is gone: all of them point at the same place, and compaction moves it once, with those that are left.
+Settling a copy is a record of its subscription (REMOVE, UPDATE), as for any queue. The body is needed until the last
+copy is gone: all copies point at the same place, and compaction moves it once, with the remaining copies.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Packs and reads the records that the broker writes into the journal.
 
-Big-endian; the first byte of every record is its version. Decides the layout only: which record is written when, and
-what replaying one does, is decided elsewhere. The journal guards the bytes with a checksum; what is checked here is
-that they are of a version and shape that this code knows (`RecordError`): a later version is refused, not misread.
+Records are big-endian, and the first byte of each is its version. This module decides only the layout; which record is
+written when, and what replaying one does, are decided elsewhere. The journal protects the bytes with a checksum; here
+they are checked to have a version and shape that this code knows (`RecordError`), so that a later version is refused,
+not misread.
 
     kind       record                                                       its effect on replay
     1 META     next entity id u32                                           ids below it are not given out again

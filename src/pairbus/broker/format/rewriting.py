@@ -1,4 +1,4 @@
-"""Rewrites stored content where a rule's action says so: all other bytes stay as they were. Pure."""
+"""Rewrites the parts of stored content that a rule's action changes; all other bytes stay as they were. Pure."""
 
 from __future__ import annotations
 

@@ -2,12 +2,12 @@
 
 See docs/reference/protocol.md#http-management-api.
 
-A shell over the namespace: it awaits what the namespace calls back. atom.py reads and writes the documents,
-resources.py knows what differs between queues, topics, subscriptions and rules. `AdminApi` is a handler for server.py.
+A shell around the namespace, whose callbacks it awaits. atom.py reads and writes the documents, resources.py knows what
+differs between queues, topics, subscriptions and rules. `AdminApi` is a handler for server.py.
 
-Every call needs the Manage claim, reading too. Without it, and without a good token, the answer is 401, as the service
-gives it: 403 means a spent quota to the SDKs. A namespace that is told to be busy answers 503 with `Retry-After`, which
-the JS SDK knows as ServerBusyError and both SDKs wait for.
+Every call needs the Manage claim, even reading. Without it, and without a valid token, the answer is 401, as on the
+service: the SDKs take 403 for an exhausted quota. A busy namespace answers 503 with `Retry-After`, which the JavaScript
+SDK raises as ServerBusyError and both SDKs respect.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Reads the management API's XML requests and writes its answers (docs/reference/protocol.md#http-management-api).
 
-One table pairs the service's elements with our fields; each description kind lists its own in the service's order.
-Decides nothing about entities: model/description.py has the bounds of fields; errors take the element's name from here.
+One table pairs the service's elements with our fields; each description kind lists its own in the service's order. It
+decides nothing about entities: model/description.py has the bounds of fields; the elements' names in errors come from
+here.
 
 Pure.
 """

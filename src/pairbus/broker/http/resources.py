@@ -1,7 +1,8 @@
 """The kinds of resources that the management API manages (queues, topics, subscriptions, rules) and their paths.
 
-Each kind knows where its resources are in the namespace, how a description is made from the fields of a request, which
-counts are shown, and which calls of the namespace create, update and delete one. admin.py does the rest, alike for all.
+Each kind knows where its resources are in the namespace, how to create a description from the fields of a request,
+which counts are shown, and which calls of the namespace create, update and delete one. admin.py does the rest, which is
+the same for all.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 See docs/reference/protocol.md#http-management-api.
 
-Both stand inside a description: atom.py has the tables that say where.
+Both are parts of a description: atom.py has the tables that say where.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Serves HTTP/1.1 over h11: one asyncio protocol per connection, one request at a time, every size and wait bounded.
 
-A shell: what is answered is the handler's, which sees whole requests and gives whole responses. This file knows
+A shell: the handler decides the answer; it gets whole requests and gives whole responses. This module handles
 keep-alive, `Expect: 100-continue`, chunked bodies, `HEAD`, slow or broken peers, a handler that fails, and one that
-changes to another protocol.
+switches to another protocol.
 """
 
 from __future__ import annotations

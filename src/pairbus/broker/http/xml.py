@@ -1,6 +1,7 @@
 """Parses XML of the management API within bounds, and reads and writes numbers, times and durations in it. Pure.
 
-Knows nothing of descriptions (atom.py, rule_xml.py). Of attributes only `xsi:type` is kept, under the name `type`.
+It knows nothing about descriptions (atom.py, rule_xml.py). The only attribute that it keeps is `xsi:type`, under the
+name `type`.
 """
 
 from __future__ import annotations
