@@ -16,17 +16,13 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus._pyamqp._decode import decode_payload
-from benchmarks import against, ledger_lines, long_turns, outage, pairing, reports, scale, spark, syphon
+from benchmarks import against, ledger_lines, long_turns, outage
 from benchmarks.__main__ import FIGURES_END, FIGURES_START, main, with_figures, with_other_cases
 from benchmarks.amqp_driver import encoded
-from benchmarks.bystander import summary
 from benchmarks.count import code_lines
 from benchmarks.cpu_share import CpuShare
-from benchmarks.fanout import Outlet
-from benchmarks.fanout import rows_from as fanout_rows
-from benchmarks.figures import Column, Goal, Row, Series, Table, Took, digits, span
-from benchmarks.meter import Meter, Reading, disk_bytes
-from benchmarks.nats_driver import NatsDriver
+from benchmarks.figures import Column, Goal, Row, Series, Table, Took, span
+from benchmarks.meter import Meter, Reading
 from benchmarks.rounds import Outcome, Progress, Step, run_rounds
 from benchmarks.servers import Server, ServerFailed, free_port
 from hypothesis import given
@@ -45,11 +41,6 @@ def test_a_series_gives_its_median_and_its_middle_half() -> None:
     assert series.median == 5.0
     assert series.quartiles == (3.0, 7.0)
     assert Series((4.0,)).quartiles == (4.0, 4.0)
-
-
-def test_a_series_without_rounds_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one round"):
-        Series(())
 
 
 def test_ratios_are_taken_round_by_round() -> None:
@@ -86,34 +77,6 @@ def test_verdicts(goal: Goal, values: tuple[float, ...], verdict: str) -> None:
     assert goal.verdict(Series(values)) == verdict
 
 
-def test_a_goal_is_one_bound() -> None:
-    with pytest.raises(ValueError, match="either"):
-        Goal("rate")
-    with pytest.raises(ValueError, match="either"):
-        Goal("rate", at_least=1.0, below=2.0)
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(0, "0"), (0.123, "0.12"), (9.876, "9.88"), (12.34, "12.3"), (123.4, "123"), (34567.0, "34,600"), (999.6, "1000")],
-)
-def test_three_digits(value: float, shown: str) -> None:
-    assert digits(value) == shown
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "shown"),
-    [
-        (RATE, 34567.0, "34,600/s"),
-        (RATIO, 2.0, "2.00 ×"),
-        (Column("m", "resident", "mb"), 800e6, "800 MB"),
-        (Column("s", "share", "share"), 0.5, "50.0 %"),
-    ],
-)
-def test_units(column: Column, value: float, shown: str) -> None:
-    assert column.show(value) == shown
-
-
 def _table() -> Table:
     rival = {"rate": Series((10.0,) * 9), "ratio": Series((2.5,) * 9)}
     return Table(
@@ -139,12 +102,6 @@ def test_a_table_lines_up_and_says_its_goals() -> None:
     assert "- a note" in text
     assert "not to be quoted" not in text
     assert lines[3].startswith("|           | RabbitMQ")  # the case is said once
-
-
-def test_few_rounds_are_called_a_look() -> None:
-    table = _table()
-    table.rows = [Row("in flight", "pairbus", {"rate": Series((25.0, 26.0))})]
-    assert "not to be quoted" in table.render()
 
 
 def test_a_table_comes_back_from_json() -> None:
@@ -237,25 +194,6 @@ def test_wrong_options_are_refused(arguments: list[str], capsys: pytest.CaptureF
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert arguments[0] in capsys.readouterr().err
-
-
-def test_fan_out_is_compared_with_the_plain_queue_round_by_round() -> None:
-    topic = Outlet(10)
-    assert (topic.who, topic.copies, len(topic.sources)) == ("topic, 10 subscriptions", 10, 10)
-    assert topic.sources[-1] == "topic-10/Subscriptions/s10"
-    assert (Outlet(1).who, Outlet(None).who) == ("topic, 1 subscription", "plain queue")
-    outcome = Outcome(
-        {
-            ("publish", "plain queue"): {"rate": Series((10.0, 20.0)), "server_us": Series((20.0, 20.0))},
-            ("publish", topic.who): {"rate": Series((5.0, 10.0)), "server_us": Series((50.0, 60.0))},
-            ("restart", topic.who): {"seconds": Series((1.0, 1.0))},
-        }
-    )
-    queue, published, restart = fanout_rows(outcome, ("publish", "restart"), ["plain queue", topic.who])
-    assert "ratio" not in queue.metrics
-    assert published.metrics["ratio"].values == (0.5, 0.5)
-    assert published.metrics["cpu_ratio"].values == (2.5, 3.0)
-    assert set(restart.metrics) == {"seconds"}
 
 
 def test_what_both_checkouts_measured_is_compared_round_by_round() -> None:
@@ -360,13 +298,6 @@ def test_the_drivers_messages_are_amqp() -> None:
     assert decode_payload(memoryview(encoded(b"x"))).application_properties is None
 
 
-def test_a_folder_is_weighed_at_any_depth(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "side").write_bytes(b"x" * 10_000)
-    assert disk_bytes(tmp_path) == 10_000
-    assert disk_bytes(tmp_path / "missing") == 0
-
-
 def test_a_server_that_fails_to_start_leaves_nothing(tmp_path: Path) -> None:
     class Broken(Server):
         def start(self) -> None:
@@ -378,12 +309,6 @@ def test_a_server_that_fails_to_start_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ServerFailed, match="ended with 1: no luck"), broken:
         pass
     assert not broken.folder.exists()
-
-
-def test_messages_of_the_long_turns_are_amqp() -> None:
-    decoded = decode_payload(memoryview(long_turns.message(ttl_ms=5000, due_ms=1_700_000_000_000, session="s1")))
-    assert decoded.header.ttl == 5000 and decoded.properties.group_id == b"s1"
-    assert decoded.message_annotations == {b"x-opt-scheduled-enqueue-time": 1_700_000_000_000}
 
 
 def test_the_longest_turn_is_read_from_the_metrics() -> None:
@@ -400,83 +325,6 @@ def test_a_bystander_has_a_row_for_each_of_its_goals() -> None:
         ("purge", "met"),
         ("purge, beside", "not met"),
     ]
-
-
-def test_latencies_are_summed_up() -> None:
-    found = summary([float(n) for n in range(1, 1001)])
-    assert found == {"count": 1000.0, "p50": 501.0, "p99": 991.0, "p999": 1000.0, "most": 1000.0}
-    with pytest.raises(ValueError, match="no latency"):
-        summary([])
-
-
-class _Written:
-    def __init__(self) -> None:
-        self.data = b""
-
-    def write(self, data: bytes) -> None:
-        self.data += data
-
-
-@pytest.mark.parametrize("step", [1, 7, 10_000])
-def test_the_nats_driver_reads_its_stream_in_any_pieces(step: int) -> None:
-    driver = NatsDriver()
-    written = _Written()
-    driver.connection_made(written)  # type: ignore[arg-type]
-    stream = (
-        b'INFO {"x":1}\r\nPING\r\nMSG _INBOX.bench.p 1 9\r\n{"seq":1}\r\n'
-        b"MSG bench 1 $JS.ACK.B.c.1.1.1.0.0 4\r\nMSG \r\n"
-        b"MSG _INBOX.bench.a 1 0\r\n\r\n"
-    )
-    for at in range(0, len(stream), step):
-        driver.data_received(stream[at : at + step])
-    assert written.data == b"PONG\r\nPUB $JS.ACK.B.c.1.1.1.0.0 _INBOX.bench.a 4\r\n+ACK\r\n"
-    assert (driver.published, driver.pulled, driver.settled) == (1, 1, 1)
-
-
-def test_paired_is_compared_with_bare_and_held_to_two_goals() -> None:
-    outcome = Outcome(
-        {
-            ("single sends", "bare sync"): {"rate": Series((100.0, 50.0)), "client_us": Series((400.0, 400.0))},
-            ("single sends", "paired sync"): {"rate": Series((99.0, 49.0)), "client_us": Series((410.0, 430.0))},
-            ("memory of a sender", "bare async"): {"memory": Series((100.0,))},
-            ("memory of a sender", "paired async"): {"memory": Series((150.0,))},
-            ("lists of 100", "bare async"): {"rate": Series((1.0,)), "client_us": Series((1.0,))},  # its twin failed
-        }
-    )
-    bare, paired, cpu, light, heavy = pairing.rows_from(outcome)
-    assert (bare.who, paired.who, cpu.who) == ("bare sync", "paired sync", "paired sync, CPU")
-    assert paired.metrics["ratio"].values == (0.99, 0.98)
-    assert paired.goal == Goal("ratio", at_least=0.98)
-    assert cpu.metrics["cpu_ratio"].values == (1.025, 1.075)
-    assert cpu.goal == Goal("cpu_ratio", below=1.03)
-    assert light.goal is None and heavy.metrics["memory_ratio"].values == (1.5,)
-
-
-async def test_stretches_are_summed_up() -> None:
-    sums = pairing.Stretches()
-    sent: list[int] = []
-
-    async def send(payload: bytes, count: int) -> None:
-        sent.append(count)
-
-    for _ in range(3):
-        await sums.add(send, b"", 50)
-    assert sent == [50, 50, 50]
-    assert sums.metrics()["rate"] > 1000
-
-
-def test_a_send_that_raised_shows_in_the_outage() -> None:
-    assert outage.diverted([10.0, 20.0, 30.0, 40.0], 1) == {"confirmed": 0.75, "p50": 30.0, "p99": 40.0}
-    good = outage.diverted([10.0], 0)
-    outcome = Outcome(
-        {
-            (outage.FIRST, "refused, sync"): {name: Series((value,)) for name, value in good.items()},
-            (outage.RETURN, "100 senders, async"): {"route": Series((60.0,))},
-        }
-    )
-    first, back = outage.rows_from(outcome, 100)
-    assert first.goal is not None and first.goal.verdict(first.metrics["confirmed"]) == "met"
-    assert back.goal is not None and back.goal.verdict(back.metrics["route"]) == "not met"
 
 
 def test_the_return_is_counted_from_the_good_ping(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -508,77 +356,8 @@ def test_the_return_is_counted_from_the_good_ping(monkeypatch: pytest.MonkeyPatc
     }
 
 
-def test_the_syphon_is_compared_with_the_plain_loop() -> None:
-    outcome = Outcome(
-        {
-            (syphon.CASE, syphon.SYPHON): {"rate": Series((900.0, 800.0)), "client_us": Series((50.0, 50.0))},
-            (syphon.CASE, syphon.LOOP): {"rate": Series((300.0, 200.0)), "client_us": Series((500.0, 500.0))},
-        }
-    )
-    _, loop = syphon.rows_from(outcome)
-    assert loop.metrics["ratio"].values == (3.0, 4.0)
-    assert loop.goal == Goal("ratio", at_least=3.0)
-    assert syphon.rows_from(Outcome()) == []
-
-
-def test_bare_and_paired_sends_stand_side_by_side_and_only_ours_have_a_goal() -> None:
-    def row(confirmed: float) -> dict[str, Series]:
-        return {"confirmed": Series((confirmed,))}
-
-    outcome = Outcome(
-        {(outage.RAISED, "bare SDK, refused, sync"): row(0.0), (outage.RAISED, "paired, refused, sync"): row(0.99)}
-    )
-    bare, paired = outage.rows_from(outcome, 100)
-    assert bare.goal is None
-    assert paired.goal is not None and paired.goal.verdict(paired.metrics["confirmed"]) == "not met"
-
-
 def rate(*values: float) -> dict[str, Series]:
     return {"rate": Series(values)}
-
-
-def test_spark_is_held_against_the_loop_and_beside_the_engine() -> None:
-    outcome = Outcome(
-        {
-            (spark.HOME, spark.SPARK): rate(900.0, 800.0),
-            (spark.HOME, spark.ENGINE): rate(1800.0, 800.0),
-            (spark.HOME, spark.LOOP): rate(300.0, 200.0),
-            (spark.READ, "all columns"): rate(20_000.0, 20_000.0),
-            (spark.WRITE, "append"): rate(14_999.0, 14_999.0),
-        }
-    )
-    rows = spark.rows_from(outcome)
-    found = {(row.case, row.who): row for row in rows}
-    assert found[spark.HOME, spark.LOOP].metrics["ratio"].values == (3.0, 4.0)
-    assert found[spark.HOME, spark.LOOP].goal == Goal("ratio", at_least=3.0)
-    assert found[spark.HOME, spark.ENGINE].metrics["ratio"].values == (0.5, 1.0)
-    assert found[spark.HOME, spark.ENGINE].goal == Goal("ratio", at_least=0.85)
-    assert found[spark.HOME, spark.SPARK].goal == Goal("client_us", below=80.0)
-    table = Table("spark", "", spark.COLUMNS, rows)
-    assert [verdict for _, verdict in table.goals()] == [
-        "not measured", "not met, within the spread", "met", "met", "not met",
-    ]  # fmt: skip
-
-
-def test_a_deeper_backlog_is_held_against_the_smallest() -> None:
-    depths = ["10 messages", "20 messages"]
-    outcome = Outcome(
-        {
-            (scale.DEPTH, depths[0]): {**rate(10.0), "flowing": Series((100.0,))},
-            (scale.DEPTH, depths[1]): {**rate(15.0), "flowing": Series((90.0,))},
-            (scale.EXECUTORS, "local-cluster[1,1,1024]"): rate(50.0),
-            (scale.FAR, "local-cluster[1,1,1024]"): {**rate(50.0), "flowing": Series((30.0,))},
-            (scale.EXECUTORS, "local-cluster[2,1,1024]"): rate(45.0),
-            (scale.FAR, "local-cluster[2,1,1024]"): {**rate(55.0), "flowing": Series((60.0,))},
-        }
-    )
-    first, second, near, two_near, far, two_far, start = scale.rows_from(outcome, depths, {"local[2,4]": 9.0})
-    assert "flat" not in first.metrics
-    assert second.metrics["flat"].values == (0.9,), "of the flowing rates"
-    assert (near.case, far.case, start.metrics["seconds"].median) == (scale.EXECUTORS, scale.FAR, 9.0)
-    assert near.goal is far.goal is None
-    assert (two_near.metrics["flat"].values, two_near.goal) == ((0.9,), Goal("flat", at_least=1.0))
-    assert (two_far.metrics["flat"].values, two_far.goal) == ((2.0,), Goal("flat", at_least=1.6))
 
 
 def test_a_share_of_a_core_is_given_and_taken_back() -> None:
@@ -596,12 +375,6 @@ def test_a_share_of_a_core_is_given_and_taken_back() -> None:
         finally:
             process.kill()
     assert not any(group.exists() for group in shares.groups)
-
-
-def test_a_drain_s_first_message_is_told_from_the_rate_of_the_others() -> None:
-    said = {"seconds": 9.0, "first_s": 3.0, "later": 1_000.0, "later_s": 5.0}
-    assert spark.flow(said) == {"first_s": 3.0, "flowing": 200.0}
-    assert spark.flow({**said, "later": 0.0, "later_s": 0.0}) == {"first_s": 3.0}, "there was one batch"
 
 
 @pytest.mark.parametrize(
@@ -632,16 +405,6 @@ def test_ledgers_for_the_reports_are_as_large_as_asked_for_and_rotate(
     most = sum(size for name, size in sizes.items() if name.startswith("client-100-")) / sum(sizes.values())
     assert (most > 0.8) is skewed
     assert len(compact(tmp_path).left) == 0, "all of them are finished, and as pairbus writes them"
-
-
-def test_the_reports_have_a_goal_where_it_was_set() -> None:
-    one = {"seconds": Series((80.0,)), "memory": Series((2e9,))}
-    outcome = Outcome({(reports.JSON, "audit"): one, (reports.PARQUET, "audit"): one, (reports.JSON, "cost"): one})
-    verdicts = {}
-    for lines in (20_000, 6_000_000, 10_000_000):
-        table = Table("reports", "", reports.COLUMNS, reports.rows_from(outcome, lines))
-        verdicts[lines] = [verdict for _, verdict in table.goals()]
-    assert verdicts == {20_000: [], 6_000_000: ["met"], 10_000_000: ["met"] * 3}
 
 
 @pytest.mark.soak

@@ -13,8 +13,6 @@ import pytest
 
 from .broker_process import SMALL_SEGMENTS
 from .crash_drive import SEED, UNTIDY_SDK, Drive
-from .crash_load import Proof
-from .crash_traffic import TRAFFIC
 from .crash_transactions import TRANSACTIONS
 
 pytestmark = UNTIDY_SDK
@@ -24,14 +22,6 @@ def test_killed_under_load(tmp_path: Path) -> None:
     drive = Drive(tmp_path / "data", SEED)
     drive.run(kills=3, confirmed=50, settled=20)
     assert drive.totals.kills >= 3
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_killed_twelve_times_under_load(tmp_path: Path) -> None:
-    drive = Drive(tmp_path / "data", SEED)
-    drive.run(kills=12, audits=5, confirmed=500)
-    assert drive.totals.kills >= 12
 
 
 def stalling(tmp_path: Path) -> Drive:
@@ -58,22 +48,6 @@ def test_killed_in_transactions(tmp_path: Path) -> None:
     assert drive.totals.kills >= 2
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_killed_ten_times_in_transactions(tmp_path: Path) -> None:
-    drive = Drive(tmp_path / "data", SEED, TRANSACTIONS)
-    drive.run(kills=10, confirmed=200, audits=4)
-    assert drive.totals.kills >= 10
-
-
 def test_p49_killed_while_nodes_fail(tmp_path: Path) -> None:
     drive = Drive(tmp_path / "data", SEED, crashes=True)
     drive.run(kills=2, confirmed=20, crashes=2)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("proof", [TRAFFIC, TRANSACTIONS], ids=["traffic", "transactions"])
-def test_p49_killed_again_and_again_while_nodes_fail(tmp_path: Path, proof: Proof) -> None:
-    drive = Drive(tmp_path / "data", SEED, proof, crashes=True)
-    drive.run(kills=3, confirmed=50, audits=2, crashes=3)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import threading
 import time
 import urllib.error
@@ -400,76 +399,3 @@ def test_p48_a_start_without_the_standby_folder_is_refused_as_long_as_it_holds_m
         pass
     with served(tmp_path, standby) as broker:
         assert received(broker, 1) == ["x"]
-
-
-def test_p48_an_old_copy_of_the_standby_folder_is_refused_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
-    standby, copy = tmp_path / "standby", tmp_path / "copy"
-
-    def store(text: str, folder: Path) -> None:
-        with (
-            served(tmp_path, folder) as broker,
-            client(broker) as app,
-            app.get_queue_sender("orders") as sender,
-            fault(broker, "storage-stall"),
-        ):
-            sender.send_messages(ServiceBusMessage(text))
-
-    store("first", standby)
-    shutil.copytree(standby, copy)
-    store("second", copy)  # whole, and as good as the folder: from now on it is the one
-    with pytest.raises(BrokerError, match=f"{copy}/contoso holds records"), served(tmp_path, standby):
-        pass
-    with served(tmp_path, copy) as broker:
-        assert received(broker, 3) == ["first", "second"]
-
-
-@pytest.fixture
-def stalled_once(tmp_path: Path) -> Path:
-    """A folder with the data of a broker that has stalled: of four messages the third is in the folder `standby` alone,
-    and the second, whose write hung, in both."""
-    with (
-        served(tmp_path, tmp_path / "standby") as broker,
-        client(broker) as app,
-        app.get_queue_sender("orders") as sender,
-    ):
-        sender.send_messages(ServiceBusMessage("before"))
-        with fault(broker, "storage-stall"):
-            sender.send_messages(ServiceBusMessage("hung"))
-            sender.send_messages(ServiceBusMessage("meanwhile"))
-        journal = broker.namespaces["contoso"]._journal
-        deadline = time.monotonic() + SEND_S_MAX
-        while journal._log is not None and journal._log.stalled:
-            assert time.monotonic() < deadline, "the stall has ended, and the journal is still in its standby folder"
-        sender.send_messages(ServiceBusMessage("after"))
-    return tmp_path
-
-
-@pytest.mark.parametrize("where", ["standby/contoso/standby", "data/contoso/journal/standby"])
-def test_p48_salvage_finds_all_where_only_the_file_is_damaged_by_which_folders_know_each_other(
-    stalled_once: Path, where: str
-) -> None:
-    standby = stalled_once / "standby"
-    (stalled_once / where).write_text("damaged")
-    with pytest.raises(BrokerError, match="--salvage"), served(stalled_once, standby):
-        pass
-    with served(stalled_once, standby, salvage=True):
-        pass
-    with served(stalled_once, standby) as broker:
-        assert received(broker, 4) == ["before", "hung", "meanwhile", "after"]
-
-
-def test_p48_salvage_goes_on_without_a_standby_folder_that_is_lost(
-    stalled_once: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    standby = stalled_once / "standby"
-    standby.rename(stalled_once / "lost")
-    refused = pytest.raises(BrokerError, match=r"is not the standby folder .* may hold records.*--salvage")
-    with refused, served(stalled_once, standby):
-        pass
-    with served(stalled_once, standby, salvage=True) as broker:
-        assert received(broker, 3) == ["before", "hung", "after"]
-    assert "may hold records" in caplog.text and "is missing" in caplog.text
-    standby.rename(stalled_once / "new")
-    (stalled_once / "lost").rename(standby)
-    with pytest.raises(BrokerError, match="of another journal"), served(stalled_once, standby, salvage=True):
-        pass

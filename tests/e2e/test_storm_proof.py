@@ -156,14 +156,6 @@ async def weather(broker: Broker, folder: Path, seed: int, seconds: float) -> No
         )
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-async def test_p39_a_minute_of_storm_loses_nothing(broker: Broker, tmp_path: Path) -> None:
-    seed = int(os.environ.get("STORM_SEED") or random.SystemRandom().randrange(2**32))
-    print(f"STORM_SEED={seed}")
-    await weather(broker, tmp_path, seed, 60)
-
-
 @pytest.mark.soak
 async def test_p39_a_long_storm_loses_nothing(broker: Broker, tmp_path: Path) -> None:
     seed = int(os.environ.get("STORM_SEED") or random.SystemRandom().randrange(2**32))

@@ -15,7 +15,7 @@ import pytest
 from pairbus.journal.log import Log
 
 from . import __main__ as command_line
-from . import crashes, partitioned, stalls
+from . import combined, crashes, partitioned, stalls
 from .__main__ import main, run_many
 from .features import EVERY, FIRST, FIRST_CLOSED
 from .run import Violation
@@ -116,9 +116,9 @@ def test_worlds_of_actions_forwarding_and_transactions_hold() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_p49_worlds_in_which_nodes_fail_hold() -> None:
-    """And many of them do, while the disk fails or the broker is killed, too."""
+    """And many of them do, while the disk fails or stalls, or the broker is killed, too."""
     happened: Counter[str] = Counter()
-    for run in runs_of(crashes.FIRST, 40, crashes.EVERY):
+    for run in itertools.chain(runs_of(crashes.FIRST, 40, crashes.EVERY), runs_of(combined.FIRST, 12, combined.EVERY)):
         happened["crashes"] += run.crashes
         happened["kills"] += any(trouble.kind == "kill" for trouble in run.world.troubles)
         happened["disk"] += bool(run.world.disk)
