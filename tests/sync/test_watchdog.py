@@ -52,8 +52,6 @@ class StandIn:
         connection = SimpleNamespace(_transport=SimpleNamespace(sock=self.near))
         self._handler = SimpleNamespace(_connection=connection, _keep_alive_thread="a thread", close=self._close)
 
-    def _backoff(self, **_wait: Any) -> None: ...
-
     def _open(self, timeout: float | None = None) -> None:
         self.opened.append(timeout)
 
