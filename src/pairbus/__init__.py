@@ -1,7 +1,7 @@
-"""Paired namespaces for Azure Service Bus, and the embedded broker they are proved on.
+"""Paired namespaces for Azure Service Bus, and the embedded broker on which they are tested.
 
-The names are looked up when they are first asked for: `import pairbus`, as the command line and pytest's plugin do,
-does not pay for the SDK. The async client is `pairbus.aio.ServiceBusClient`; everything else here serves both.
+The names are imported on first use, so that `import pairbus`, as the command line and pytest's plugin do it, does not
+import the SDK. The async client is `pairbus.aio.ServiceBusClient`; everything else here is for both APIs.
 """
 
 __version__ = "0.1.0"

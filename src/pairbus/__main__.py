@@ -1,4 +1,4 @@
-"""`python -m pairbus` is `pairbus`."""
+"""Makes `python -m pairbus` the same as the command `pairbus`."""
 
 from pairbus.cli import main
 

@@ -2,7 +2,7 @@
 
 Results go to stdout, everything else to stderr. An error is one line that says what to do; `--debug` shows the
 traceback instead. Exit codes: 0 success, 1 it failed, 2 it was called wrongly, 130 interrupted, 141 nobody reads the
-output any more (`| head`): as of a program that the signal SIGPIPE ends, and as silent.
+output any more (`| head`), as for a program that SIGPIPE ends, and just as silent.
 """
 
 from __future__ import annotations

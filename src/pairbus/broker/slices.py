@@ -1,14 +1,14 @@
 """Divides long work on the event loop into slices of a few milliseconds, so that it holds nobody else up. Pure.
 
 A job is a generator that yields between two units of its work, each well below a millisecond. Each turn of the loop has
-one slice, for all jobs of the process together. Jobs take turns: one that has used up a slice goes behind the others.
-Work that is done before the slice of the turn is spent ends within `start`, as if it had been called.
+one slice for all jobs of the process together. Jobs take turns: one that has used up a slice goes behind the others. A
+job that is done before the turn's slice is used up ends within `start`, like a plain call.
 
-Between two units the world goes on: entities are deleted, connections end, the broker stops. A job looks again at what
-it needs after each `yield`, and releases what it holds in a `finally` block, which also runs when it is cancelled.
-Whatever walks over something whose length a client controls (queues that expire, a purge, a listing) starts a job
-here; the answer to the client is given in `done`. Work that must keep an order is started in a line: it begins when
-what was started before it in that line has ended, `done` included.
+Between two units other things happen: entities are deleted, connections end, the broker stops. A job checks its data
+again after each `yield`, and releases its resources in a `finally` block, which also runs when it is cancelled. Every
+loop whose length a client controls (expiring messages, a purge, a listing) runs as a job here; `done` gives the answer
+to the client. Work that must keep an order is started in a line: it begins when the job before it in that line has
+ended, `done` included.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands `broker` and `fault`: run namespaces until a signal, and bring about faults in them."""
+"""The commands `broker` and `fault`: run namespaces until a signal, and cause faults in them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The command `completion`: prints the script with which a shell completes commands and options of `pairbus`.
 
-The script is click's own and asks `pairbus` itself, so that it is never out of date.
+The script is click's own and calls `pairbus` itself, so it is never out of date.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The commands `cost estimate` and `cost report`: compute what pairing will cost, and sum up what was billed.
 
-Results go to stdout, progress to stderr. `cli.py` turns what is raised into one line.
+Results go to stdout, progress to stderr. `cli.py` turns errors into one line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The command `drill`: prints the timeline of a rehearsed outage on stderr and its verdict on stdout, writes a report.
 
-Exit code 1 when a message was lost, when the ledgers can't tell of one, or when a send failed for its caller; the ids
-are named. `cli.py` turns what is raised into one line.
+The exit code is 1 if a message was lost, if the ledgers can't account for one, or if a send failed for its caller; the
+ids are named. `cli.py` turns errors into one line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The option --engine of the commands that run on Spark or in their own process, and what comes of it."""
+"""The option --engine of the commands that run on Spark or in their own process, and the choice that it makes."""
 
 from __future__ import annotations
 

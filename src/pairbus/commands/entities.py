@@ -1,7 +1,7 @@
 """The commands `peek`, `send` and `purge`: look at, send and remove the messages of one entity.
 
-They use the wire client, without Spark and administration, so that the right to listen or to send is enough.
-`message_text.py` decides what a message looks like, and `_explained` what a failure means to the user.
+They use the wire client, without Spark or the administration client, so that the right to listen or to send is enough.
+`message_text.py` decides how a message is shown, and `_explained` what a failure means to the user.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The command `ledger compact`: turns finished ledger files into Parquet.
 
-Results go to stdout, progress to stderr. `cli.py` turns what is raised into one line.
+Results go to stdout, progress to stderr. `cli.py` turns errors into one line.
 """
 
 from __future__ import annotations

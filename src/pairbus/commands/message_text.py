@@ -1,7 +1,8 @@
-"""A message as people read and type it: what the command line shows of an encoded one, and the one made of its options.
+"""Shows an encoded message as text on the command line, and creates one from a command's options.
 
-Decides what stands in a table's row and in a JSON object, how a body that is no text is written (base64), and what
-`--property`, `--schedule` and `--ttl` mean. Reading never fails: a part that can't be read is left out. Sends nothing.
+It decides the columns of a table's row and the keys of a JSON object, how a body that isn't text is written (base64),
+and what `--property`, `--schedule` and `--ttl` mean. Reading never fails: a part that can't be read is left out. It
+sends nothing.
 
 Pure.
 """

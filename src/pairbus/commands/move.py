@@ -2,7 +2,7 @@
 
 Progress goes to stderr, results to stdout. Exit codes beside the usual ones: 3 where messages remain that could not be
 moved or removed, and 130 where a signal ended it early. All of them run on Spark, which is imported only when one runs,
-or, where that is asked for, with the same readers and writers in this process.
+or on request with the same readers and writers in this process.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads a namespace from the command line: a connection string, `@file`, `env:NAME`, `-` for stdin, or a host name.
 
-A host name is reached with `DefaultAzureCredential`. PAIRBUS_PRIMARY and PAIRBUS_SECONDARY stand in for the options. A
+A host name is reached with `DefaultAzureCredential`. PAIRBUS_PRIMARY and PAIRBUS_SECONDARY replace the options. A
 literal secret on the command line works, and a line warns of it. No message of this module shows a secret.
 """
 

@@ -1,8 +1,7 @@
-"""The commands `audit` and `availability`: report from ledgers what became of messages, and when entities worked.
+"""The commands `audit` and `availability`: report from ledgers what happened to messages, and when entities worked.
 
 Results go to stdout, progress to stderr. Exit codes beside the usual ones: `audit` ends with 1 where something is lost,
-and with 3 where nothing is known to be lost but the ledgers are incomplete. `cli.py` turns what is raised into one
-line.
+and with 3 where nothing is known to be lost but the ledgers are incomplete. `cli.py` turns errors into one line.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Shows the progress of a command in one line on stderr: overwritten on a terminal, a new line each time elsewhere.
 
-The commands share it, since a process has one stderr, and so one such line.
+The commands share it, since a process has only one stderr.
 """
 
 from __future__ import annotations

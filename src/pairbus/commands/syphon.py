@@ -1,8 +1,7 @@
 """The commands `syphon`, `backlog` and `provision`: run the syphon, show the backlog, create its queues.
 
 Progress goes to stderr, results to stdout. Exit codes beside the usual ones: `syphon --drain` ends with 3 where only
-messages for unavailable destinations remain, `backlog` with 4 past a limit. `cli.py` turns what is raised into one
-line.
+messages for unavailable destinations remain, `backlog` with 4 past a limit. `cli.py` turns errors into one line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Estimates what pairing will cost. Pure; `pairbus.spark.reports.cost_report` reports what it did cost.
+"""Estimates what pairing will cost. Pure; `pairbus.spark.reports.cost_report` reports what it has cost.
 
 from pairbus.cost import EXAMPLE, PriceBook, Scenario, estimate
 """

@@ -1,4 +1,4 @@
-"""Aligns a table as lines of text: columns as wide as their widest cell. Decides nothing else. Pure."""
+"""Aligns a table as lines of text: each column as wide as its widest cell. Pure."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """Estimates what pairing will cost: a scenario and a price book give terms, each explained in a sentence.
 
-Decides how many operations, units and bytes each cause brings, and how many backlog queues an
-outage fills. A term carries the same name as in the report after the fact (`spark/reports/cost_report.py`), so that
-the two can be laid side by side. Where a figure is a bound and not a forecast, its explanation says so.
+It decides how many operations, units and bytes each cause brings, and how many backlog queues an outage fills. A term
+has the same name as in the report after the fact (`spark/reports/cost_report.py`), so that the two can be compared. If
+a figure is a bound and not a forecast, its explanation says so.
 
 The estimate assumes that the first failure comes when the outage begins; after the failover interval the entities fail
-over, and each paired client pings each of its entities once an interval from then on: first one interval
-later, although clients spread their first pings over it, so that some send one ping more. The ping that finds the
-primary back is the first one after the outage's end; until then messages go to the backlog. What was refused to
-callers before the failover they send again, so it is counted as diverted too.
+over, and each paired client pings each of its entities once an interval from then on: first one interval later,
+although clients spread their first pings over it, so that some send one ping more. The ping that succeeds is the first
+one after the outage's end; until then messages go to the backlog. Callers are assumed to send messages again that
+failed before the failover, so these count as diverted too.
 
 Pure.
 """

@@ -1,10 +1,10 @@
-"""Estimates what an outage asks of the two namespaces of a fleet: pings a second, the backlog, and the drain.
+"""Estimates the load of an outage on the two namespaces of a fleet: pings a second, the backlog, and the drain.
 
-Credits are what the service throttles by: one for a message sent or received. A diverted message takes two of the
-primary's on its way home, and a live one two as well; it takes one of the secondary's when it is diverted and one when
-it is drained. What limits the drain is the smallest of what live traffic leaves of the primary's credits, the
-secondary's credits, and the ceiling of the syphon. The syphon keeps below the rate at which a namespace says that it is
-busy, and so does the estimate.
+The service throttles by credits: one for a message sent or received. A diverted message takes two of the primary's on
+its way home, and a live one two as well; it takes one of the secondary's when it is diverted and one when it is
+drained. The drain is limited by the smallest of three: the primary's credits that live traffic leaves, the secondary's
+credits, and the syphon's ceiling. The syphon stays below the rate at which a namespace says that it is busy, and so
+does the estimate.
 
 Pure.
 """

@@ -1,4 +1,4 @@
-"""Reads a price book from a file; does not judge what is in it."""
+"""Reads a price book from a file; does not check its content."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Parses a price book (TOML), and computes what billed units, bytes and months cost by it. Pure.
 
-Decides what a book may say, and what a number of billed units and bytes costs by it. Operations are priced in tiers of
-a month: `used_per_month` says what is used anyway, so the money is what these operations add to the bill. Bandwidth is
-priced by where the bytes go: to and from the primary's entities, to and from the backlog queues, which lie in another
-region. Not decided here: what is billed (`pairbus.billing`), and where the file comes from (`price_file`).
+It decides what a price book may contain, and what a number of billed units and bytes costs. Operations are priced in
+tiers of a month: `used_per_month` is the other use, so the result is what these operations add to the bill. Bandwidth
+is priced by direction: to and from the primary's entities, and to and from the backlog queues, which are in another
+region. `pairbus.billing` decides what is billed, and `price_file` reads the file.
 """
 
 from __future__ import annotations

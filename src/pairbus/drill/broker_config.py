@@ -1,4 +1,4 @@
-"""Writes the configuration files of the brokers for a plan. Pure."""
+"""Writes the brokers' configuration files for a plan. Pure."""
 
 from __future__ import annotations
 

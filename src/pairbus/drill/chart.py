@@ -1,8 +1,8 @@
 """Draws the charts of the report as SVG text. Pure.
 
-Every chart over time has the same width, margins and time axis, so that they stand under each other and a moment is on
-one vertical line; in every one of them the outage is shaded. Colours come from the page's style sheet by class, so that
-one chart serves light, dark and print; what colour tells, a pattern, a shape or a word tells too.
+Every chart over time has the same width, margins and time axis, so that they line up under each other and a moment is
+on one vertical line; the outage is shaded in each of them. Colours come from the page's style sheet by class, so that
+one chart serves light, dark and print; whatever a colour shows, a pattern, a shape or a word shows too.
 """
 
 from __future__ import annotations

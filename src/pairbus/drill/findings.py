@@ -1,6 +1,6 @@
-"""The result of a drill as values, from which the page, the terminal and `--json` are printed. Pure.
+"""Defines the result of a drill as values, from which the page, the terminal and `--json` are printed. Pure.
 
-`verdict.py` makes it.
+`verdict.py` creates it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The report: what was found becomes one HTML file, with its charts and its style inside and nothing fetched.
+"""Writes the report: one HTML file with the findings, charts and styles inside, which fetches nothing.
 
 Pure. No script is needed to read it. Light and dark follow the reader's setting; on paper it is always light, and no
-chart is cut by the end of a page. Every figure that the audit gives carries its name (`data-figure`), so that a test
-can compare the page with the JSON.
+chart is split across pages. Every figure of the audit carries its name (`data-figure`), so that a test can compare the
+page with the JSON.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Plans a drill: its entities, the traffic, the fault, and how long each phase lasts.
 
-Decides all of that from the few options of the command. Imports little, since the command's help is made from it.
+It decides all of that from the few options of the command. It imports little, since the command's help is made from it.
 `rehearsal.py` carries the plan out, `processes.py` starts the processes, and `verdict.py` judges the result.
 
 Pure.

@@ -1,7 +1,7 @@
 """Starts, reads and ends the processes of a drill: two brokers, a sender and a receiver.
 
-Each has its own session, so that Ctrl-C at the terminal reaches the drill alone, which ends them in order. What
-they write to stderr goes to a file.
+Each has its own session, so that Ctrl-C at the terminal reaches only the drill, which ends them in order. Their stderr
+goes to a file.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Carries out a drill, from the first process to the last, as `plan.py` says.
+"""Carries out a drill's plan, from starting the first process to ending the last.
 
     brokers ▶ receivers, senders (healthy traffic) ▶ fault ▶ failover, backlog ▶ fault ends ▶ return ▶ syphon drains
     ▶ everything received ▶ what is left is counted ▶ ledgers in one folder
 
-Owns processes, timers and folders, and hands every fact to `timeline.py`. `verdict.py` judges what the ledgers say.
+It owns processes, timers and folders, and passes every fact to `timeline.py`. `verdict.py` judges the ledgers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs a whole drill: starts Spark, runs the rehearsal, makes the reports and returns the findings.
 
-Joins the shells; decides nothing. Whatever happens, no process is left: the rehearsal ends its own, the session ends
-with this.
+It connects the shells and decides nothing. Whatever happens, no process is left: the rehearsal ends its own, and this
+module ends the session.
 """
 
 from __future__ import annotations

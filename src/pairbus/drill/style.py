@@ -1,6 +1,6 @@
 """Holds the style sheet of the drill's report, with one set of colour names for light, dark and print. Pure.
 
-Contrast: text on its ground has at least 4.5 to 1 in each of the three, lines and fills 3 to 1.
+The contrast of text with its background is at least 4.5 to 1 in each of the three, that of lines and fills 3 to 1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Starts the drill's Spark session, and the syphon that uses it, on its own thread.
 
 A session takes seconds to start, and healthy traffic takes seconds too, so both happen at the same time. Code that
-needs the session waits for `ready`. Decides nothing.
+needs the session waits for `ready`. It decides nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Turns the facts that the processes of a drill print into the lines of a timeline. Pure.
 
-Decides what is worth a line, what it says, and what the counts are (the depth of the backlog is what was diverted less
-what was moved home, since looking would cost operations). Every fact brings its time, in unix seconds.
+It decides what is worth a line, its text, and the counts (the depth of the backlog is computed as diverted minus moved
+messages, since looking would cost operations). Every fact has its time, in unix seconds.
 """
 
 from __future__ import annotations

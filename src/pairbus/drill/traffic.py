@@ -1,7 +1,7 @@
 """Generates the traffic of a drill: which messages a sender sends, and when, decided by a seed.
 
-Pure: the same seed gives the same messages at the same times. Ids say where a message belongs and which it is, so that
-one that is missing can be named.
+Pure: the same seed gives the same messages at the same times. Ids say where a message belongs and which one it is, so
+that a missing message can be named.
 """
 
 from __future__ import annotations

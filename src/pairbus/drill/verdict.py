@@ -1,8 +1,7 @@
 """Decides from the ledgers' reports whether a drill has passed, and what its findings are.
 
-Decides whether it passed, in which words, and which figures go where. The reports come as
-`pairbus.spark.reports.results` declares them, the times as unix seconds. What can't be known is said as unknown, and a
-drill with something unknown has not passed.
+It also decides the wording and which figures go where. The reports are those of `pairbus.spark.reports.results`, the
+times are unix seconds. What can't be known is reported as unknown, and a drill with unknown messages has not passed.
 
 Pure.
 """

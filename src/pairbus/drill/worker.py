@@ -3,7 +3,7 @@
 It reads its settings as one JSON line from stdin, prints facts as JSON lines on stdout, and ends when stdin says `stop`
 or ends, so that nothing is left running when the drill itself is killed. A sender sends until stdin says `enough`,
 however long Spark's start or the outage take; then it prints that it has finished, and keeps its client open until
-`stop`. `traffic.py` decides what is sent when, `timeline.py` what the facts mean.
+`stop`. `traffic.py` decides what is sent when, and `timeline.py` what the facts mean.
 """
 
 from __future__ import annotations

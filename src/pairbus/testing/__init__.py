@@ -1,8 +1,8 @@
-"""Helps to test code that uses Service Bus: fixtures, faults as `with` blocks, a clock that stands still.
+"""Helps to test code that uses Service Bus: fixtures, faults as `with` blocks, a clock that tests move.
 
-The fixtures (`pairbus_broker`, `pairbus_namespace`, `pairbus_queue`, `pairbus_topic`, `pairbus_pair`) are there
-wherever pytest runs with pairbus installed. Names are looked up when they are first used, since pytest imports this
-package in every run.
+The fixtures (`pairbus_broker`, `pairbus_namespace`, `pairbus_queue`, `pairbus_topic`, `pairbus_pair`) are available
+wherever pytest runs with pairbus installed. Names are imported on first use, since pytest imports this package in every
+run.
 """
 
 from __future__ import annotations

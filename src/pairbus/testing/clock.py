@@ -1,9 +1,9 @@
 """A clock that moves only when a test moves it: pass it where a `clock` is asked for.
 
-A call gives unix seconds. It starts at the time of its making, since a broker that runs on it makes certificates and
-checks tokens that clients date by the true time. `advance` lets time pass; `step` sets the wall clock while no time
-passes, as an administrator does, so that locks and other durations are left as they are. Tests that wait for a time can
-`watch`, and is told after every move; a broker looks at its clock every second anyway.
+A call gives unix seconds. It starts at the real time of its creation, since a broker that uses it creates certificates
+and checks tokens that clients date by the real time. `advance` lets time pass; `step` sets the wall clock while no time
+passes, as an administrator would, so that locks and other durations stay the same. Code that waits for a time can
+`watch` the clock and is called after every move; a broker checks its clock every second anyway.
 """
 
 from __future__ import annotations

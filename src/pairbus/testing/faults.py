@@ -1,12 +1,12 @@
-"""Brings faults about as `with` blocks: in force inside, gone after, however the block is left.
+"""Causes faults as `with` blocks: in force inside, gone afterwards, however the block is left.
 
     with fault(broker, "no-send", entity="orders"):
         ...
     async with fault(broker, "unreachable", namespace="contoso"):
         ...
 
-`broker` is what `serve()` or `serve_sync()` gave, or the data folder of a broker in another process. Inside the block
-the fault is in force already, and it has ended when the block is left: both ways the broker has answered.
+`broker` is the result of `serve()` or `serve_sync()`, or the data folder of a broker in another process. The fault is
+in force when the block begins, and has ended when it is left: the broker has confirmed both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The pytest plugin: a broker for the run, a namespace of it, queues and topics that are a test's own, and a pair.
+"""The pytest plugin: a broker for the run, one of its namespaces, queues and topics for each test, and a pair.
 
-pytest imports this module in every run on a machine with pairbus installed, so it imports nothing but pytest; the rest
-comes when a fixture is first asked for.
+pytest imports this module in every run on a machine with pairbus installed, so it imports only pytest; the rest is
+imported when a fixture is first used.
 """
 
 from __future__ import annotations

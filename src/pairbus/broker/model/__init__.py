@@ -1,4 +1,4 @@
 """Models what a namespace holds: messages, queues, sessions, topics, rules, and the states that they may be in.
 
-Pure: no clock, disk or wire. It may import `pairbus.amqp`, `broker.format` and `broker.refusal`.
+Pure: it uses no clock, disk or network. It may import `pairbus.amqp`, `broker.format` and `broker.refusal`.
 """

@@ -1,7 +1,7 @@
-"""Checks that all descriptions share: what their fields may hold, and which names are allowed.
+"""Defines the checks that all descriptions share: the values of their fields, and which names are allowed.
 
-A check is a test of the value and the words for what it allows. Which field has which check is said in description.py
-and rule_description.py.
+A check is a test of the value and a text for what it allows. description.py and rule_description.py say which field has
+which check.
 """
 
 from __future__ import annotations

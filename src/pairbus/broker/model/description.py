@@ -1,8 +1,8 @@
 """Descriptions of queues, topics and subscriptions: their fields, defaults and bounds.
 
-Decides whether a description may be created or replace another one. Does not know XML (atom.py) nor the journal
-(records.py): `to_json`/`from_json` are the neutral form that is stored. Rules have their own file
-(rule_description.py).
+It decides whether a description is allowed, and whether it may replace another one. It knows neither XML (atom.py) nor
+the journal (records.py): `to_json`/`from_json` are the neutral form that is stored. Rules are described in
+rule_description.py.
 
 Defaults and bounds are the service's (docs/reference/protocol.md#http-management-api).
 """

@@ -1,6 +1,6 @@
 """A heap of messages by the time at which they expire or become active. Pure.
 
-Messages that leave are not searched for: an entry counts while `time_of` its message still says so.
+Messages that leave are not searched for: an entry is valid as long as `time_of` its message still gives its time.
 """
 
 from __future__ import annotations

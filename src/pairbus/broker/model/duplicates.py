@@ -1,11 +1,11 @@
-"""Keeps the message ids that an entity has taken within its duplicate window; enqueue.py asks it for duplicates.
+"""Keeps the message ids that an entity has accepted within its duplicate window; enqueue.py looks duplicates up here.
 
 A duplicate is confirmed and dropped (docs/reference/protocol.md#duplicate-detection).
 
-Pure. The ids of one record stand or fall together: they have one time, one place in the journal, and are forgotten at
-once. Those of a record that is not yet written are pending: a second message must wait for what becomes of the first,
-since it may only be confirmed when the first one is on disk. Ids are kept as digests of 16 bytes, and no more of them
-than IDS_MAX: past that sends are refused for a while, as forgetting one early would let a second copy through.
+Pure. The ids of one record belong together: they have one time, one place in the journal, and are forgotten together.
+Those of a record that is not yet written are pending: a second message waits for the outcome of the first, since it may
+only be confirmed when the first one is on disk. Ids are kept as digests of 16 bytes, at most IDS_MAX of them: beyond
+that sends are refused for a while, since forgetting one early would let a second copy through.
 
 The window is a duration: setting the wall clock makes it neither longer nor shorter (`shift`). After a restart only the
 instants in the records are left; ids that seem to come from the future count as seen at the restart (`resume`).

@@ -1,6 +1,6 @@
 """An entity: its description, its queue and dead-letter queue, its sequence numbers and sizes.
 
-Pure. What is done with entities, and when, is decided in operations.
+Pure. What happens to entities, and when, is decided in broker/operations.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The outcomes of a locked message, dead-letter reasons among them (docs/reference/protocol.md#outcomes).
+"""The outcomes of a locked message, including dead-letter reasons (docs/reference/protocol.md#outcomes).
 
-Also the refusal when its lock is lost, and what becomes of a sent message that gets no sequence number.
+It also has the refusal for a lost lock, and the results of sends that give no sequence number.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Decides to which partition of a partitioned queue or topic a message goes, and keeps the numbers of each. Pure.
 
-See docs/reference/protocol.md#partitioned-entities. An entity has PARTITIONS of them, each of the entity's full size.
-The top 16 bits of a sequence number are the partition, the others count without gaps within it. A message goes where
-its key says: its session id, else its partition key, else, under duplicate detection, its message id. Without a key it
-goes to the next partition that is not down. Messages that are sent together have one key, and go to one partition.
+See docs/reference/protocol.md#partitioned-entities. An entity has PARTITIONS partitions, each of the entity's full
+size. The top 16 bits of a sequence number are the partition, the others count without gaps within it. A message goes to
+the partition of its key: its session id, else its partition key, else, under duplicate detection, its message id.
+Without a key it goes to the next partition that is not down. Messages that are sent together have one key, and go to
+one partition.
 """
 
 from __future__ import annotations

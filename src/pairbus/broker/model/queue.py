@@ -1,13 +1,13 @@
 """A queue decides which message is next, who holds it, and what becomes of it when it is settled or expires.
 
-Pure: no clock, no disk, no wire. `now` comes in, tokens come from a callable, and what must be journalled is the
-caller's business: every step that needs a record is split into a begin (`claim`, `draw`, `expire`, `take_overdue` …)
-that takes the message out of circulation and an answer that ends it (`remove`) or undoes it (`restore`, `offer`). The
-states of a message, and what leads from one to another, stand in message.py.
+Pure: it uses no clock, disk or network. Callers pass `now`, tokens come from a callable, and the caller writes the
+journal: every step that needs a record is split into a begin (`claim`, `draw`, `expire`, `take_overdue` …) that takes
+the message out of circulation and an answer that completes it (`remove`) or undoes it (`restore`, `offer`). message.py
+lists the states of a message and the changes between them.
 
 A `MessageQueue` is a queue or, as another instance, its dead-letter sub-queue; sequence numbers are the entity's, so a
-dead letter keeps its own. Where sessions are required (sessions.py), messages wait in the ready lists of their sessions
-and what is delivered is held by the session's lock. The dead-letter sub-queue never requires sessions.
+dead letter keeps its own. Where sessions are required (sessions.py), messages wait in the ready lists of their
+sessions, and the session's lock holds the delivered ones. The dead-letter sub-queue never requires sessions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Descriptions of rules: name, filter, action, and the values that a filter may compare with.
 
-Says nothing about whether a message matches (rules.py). SQL is compiled when it is described, and only then.
+rules.py decides whether a message matches. SQL is compiled once, when it is described.
 
 Values of a correlation filter's properties, and of SQL's parameters, are those of the AMQP codec, so that they compare
 with a message's own: str, bool, Int (32 bit), int (64 bit), float, Timestamp, and a duration as the service puts it

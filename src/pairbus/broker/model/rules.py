@@ -1,15 +1,15 @@
-"""Matches messages with the rules of a subscription, laid out so that a message is compared with all at once.
+"""Matches messages with the rules of a subscription, indexed so that a message is compared with all of them at once.
 
 Pure. A message matches a subscription when at least one rule does (docs/reference/protocol.md#topics-and-rules);
-without rules nothing does. A correlation filter wants every value that it names, exactly. Filters that name the same
-properties are one set of wanted values, so a subscription with two thousand of them costs a message one look-up, and
-one that takes everything costs none: nothing of the message is decoded before a filter asks for it. SQL filters are
-asked one after the other. A rule with an action makes its own copy, and all others that match make one together.
+without rules nothing matches. A correlation filter matches if every value that it names is equal. Filters that name the
+same properties are one set of values, so a subscription with two thousand of them costs a message one look-up, and one
+that matches everything costs none: no part of the message is decoded before a filter needs it. SQL filters are asked
+one after the other. A rule with an action makes its own copy, and all other matching rules make one together.
 
-Correlation filters take values as equal that are AMQP values of one kind, whatever their width: numbers with numbers,
-text with text (string or symbol), times, durations, uuids and binaries among themselves. A boolean is no number. NaN,
-lists, maps and null equal nothing. A message-id or correlation-id that is a uuid or a number is compared as its text,
-which is how the service shows it. Names of properties are compared exactly.
+Correlation filters compare AMQP values of one kind, whatever their width: numbers with numbers, text with text (string
+or symbol), times, durations, uuids and binaries among themselves. A boolean is no number. NaN, lists, maps and null
+equal nothing. A message-id or correlation-id that is a uuid or a number is compared as its text, which is how the
+service shows it. Names of properties are compared exactly.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Decides which session of a queue is next, and who holds it until when; keeps the state of each.
+"""Decides which session of a queue is next, and who holds it until when; keeps each session's state.
 
 See docs/reference/protocol.md#sessions.
 
 Pure. A session is known while it has messages, state or a holder. It is free when nobody holds it and one of its
 messages is on offer; of the free ones, the session whose next message has the lowest number is next. Messages within a
-session have no locks of their own: what was delivered is good for settling while the session's lock holds. Whether a
-state is written, and where, is the caller's.
+session have no separate locks: delivered messages can be settled while the session's lock holds. The caller decides
+whether and where a state is written.
 """
 
 from __future__ import annotations

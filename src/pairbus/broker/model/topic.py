@@ -1,8 +1,8 @@
 """A topic and its subscriptions, as entities of a namespace.
 
-Pure. A subscription is a queue that nobody sends to: it gets copies of what its topic gets and its rules let through. A
-topic holds no messages of its own but the scheduled ones, which wait there and are copied when their time comes, for
-the subscriptions and rules of that moment.
+Pure. A subscription is a queue that clients can't send to: it gets copies of the topic's messages that its rules let
+through. The only messages that a topic holds are scheduled ones, which are copied when they are due, for the
+subscriptions and rules of that moment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decides what may belong to a transaction, and when it is over. Pure.
+"""Decides which operations a transaction may contain, and when it is over. Pure.
 
     state        leaves it by
     OPEN         commit → COMMITTING; rolled back by its client, with its link or connection, or by time → ROLLED_BACK
@@ -6,9 +6,9 @@
     COMMITTED    nothing: all of its operations are done
     ROLLED_BACK  nothing: none of them is
 
-A transaction holds what is to be done and does nothing before it is committed: messages that are settled in it stay
-locked until then, and their locks may expire like any other, which makes the commit fail. Everything is bounded: the
-messages of one transaction and their bytes, and the bytes of all transactions of a namespace.
+A transaction collects operations and does nothing before it is committed: messages that are settled in it stay locked
+until then, and their locks may expire like any other, which makes the commit fail. Everything is bounded: the messages
+of one transaction and their bytes, and the bytes of all transactions of a namespace.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Makes and renews the broker's own certificate authority and server certificate, kept in the data folder.
+"""Creates and renews the broker's own certificate authority and server certificate, kept in the data folder.
 
-Decides when either has to be made anew. The time is given. Files:
+It decides when either has to be replaced; callers pass the time. Files:
 
     ca.pem        0644   the authority's certificate: what clients trust (`connection_verify=`, NODE_EXTRA_CA_CERTS)
     ca-key.pem    0600   its key
     server.pem    0600   the server's key and certificate, in one file so that they are replaced together
 
-Everything is ECDSA on P-256. The authority is for this data folder alone; nothing puts it into a system's trust store.
+Everything is ECDSA on P-256. The authority is for this data folder only, and is never added to a system's trust store.
 """
 
 from __future__ import annotations

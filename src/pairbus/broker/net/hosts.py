@@ -1,6 +1,6 @@
 """Decides which host name or address of this machine clients are told, and whether others may reach the broker.
 
-A shell: it asks the system for its addresses. No packet is sent for that, and no name is looked up in a network.
+A shell: it asks the system for its addresses. That sends no packet and looks up no name in a network.
 """
 
 from __future__ import annotations

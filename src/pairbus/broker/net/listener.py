@@ -1,17 +1,17 @@
 """Accepts connections on ports that serve AMQP, TLS and HTTP alike, told apart by the first byte.
 
-A shell: it peeks at the first byte (MSG_PEEK) and hands the socket to the protocol that the byte stands for; behind TLS
-it looks again. It decides nothing about what is said then.
+A shell: it peeks at the first byte (MSG_PEEK) and hands the socket to the protocol that the byte stands for; inside TLS
+it looks again. The protocols themselves are elsewhere.
 
 One byte is enough ('A' is no HTTP verb's first letter). TLS is handed on once its ClientHello is whole, in one record
 of 16 KiB at most: until then the bytes wait in the system's buffer, since a client that never sends the rest would cost
 hundreds of kilobytes in OpenSSL's and the loop's. A socket whose bytes are only peeked at stays readable, so the system
-is asked to wake us when enough have come (SO_RCVLOWAT).
+is asked to wake us when enough have arrived (SO_RCVLOWAT).
 
 Every connection counts as one without a token (access/unauthenticated.py) until its protocol counts it.
 
-A black hole is what a dead route looks like: connections are accepted, nothing is read, nothing is written, nothing is
-closed. What protocols write meanwhile is held, and is sent when the black hole ends, as TCP would do.
+The fault black-hole simulates a dead route: connections are accepted, but nothing is read, written or closed. Data that
+protocols write meanwhile is held, and is sent when the fault ends, as TCP would do.
 """
 
 from __future__ import annotations

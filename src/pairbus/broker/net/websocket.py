@@ -2,11 +2,11 @@
 
 See docs/reference/protocol.md#websocket.
 
-The SDKs that ask for it send `GET /$servicebus/websocket` with the sub-protocol AMQPWSB10, others with `amqp`.
-wsproto knows the frames (RFC 6455); this file decides who may upgrade, answers pings and closes, and is a transport to
-the protocol behind it, which does not notice. Where messages begin and end means nothing: their bytes are one stream.
+The SDKs that ask for it send `GET /$servicebus/websocket` with the sub-protocol AMQPWSB10, others with `amqp`. wsproto
+handles the frames (RFC 6455); this module decides who may upgrade, answers pings and closes, and is a normal transport
+to the protocol behind it. Message boundaries have no meaning: the bytes are one stream.
 
-No message is ever gathered: what has come of one is handed on at once, so its length needs no limit. All that waits in
+Messages are never assembled: each part is passed on at once, so their length needs no limit. The only data that waits
 here is the head of a frame, a control frame (125 bytes at most) and one pong.
 """
 

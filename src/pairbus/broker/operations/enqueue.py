@@ -2,7 +2,7 @@
 
 Content is parsed in content.py, duplicates are found in duplicates.py, the layout of records is in records.py, and what
 a topic makes of a message is in publish.py. A message exists only when its record is synced; a refused send is never
-seen by anyone. A ping goes the whole way of a message, to the synced disk, and is nowhere afterwards.
+seen by anyone. A ping is processed like a message, up to the synced disk, but it is not stored.
 """
 
 from __future__ import annotations

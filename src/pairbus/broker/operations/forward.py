@@ -1,14 +1,14 @@
-"""Forward operations: what arrives in a queue, subscription or dead-letter queue that forwards goes to another entity.
+"""Forward operations: messages that arrive in a forwarding queue, subscription or dead-letter queue go to another one.
 
 See docs/reference/protocol.md#forwarding. A message is stored where it was sent and confirmed there; then one record
 takes it from there and enqueues or publishes it at the destination, hop by hop, so that after a crash it is in one
-place (forwarded.py). Of each source one such record is being written at a time: what arrives meanwhile goes with the
-next, in order.
+place (forwarded.py). For each source only one such record is being written at a time: messages that arrive meanwhile go
+with the next, in order.
 
-What can't be forwarded goes to the source's dead-letter queue. A destination that is only busy (throttled, say) is
-waited for. A dead letter that can't be forwarded stays where it is: for as long as the destination can't take it or,
-where the reason is its own, until the description of its entity changes or the broker starts anew. What the disk
-refuses is tried again.
+A message that can't be forwarded goes to the source's dead-letter queue. A destination that is only busy (throttled,
+say) is waited for. A dead letter that can't be forwarded stays where it is: as long as the destination can't take it
+or, if the reason is the message itself, until the description of its entity changes or the broker restarts. A forward
+that the disk refuses is tried again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes lock tokens: random, and cheap enough for one per delivery."""
+"""Creates lock tokens: random, and cheap enough to make one per delivery."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Decides on which node of a namespace each of its entities is. Pure.
+"""Decides on which node of a namespace each entity is. Pure.
 
-A node is a group of entities that fail together; all of them are in one process. Each queue or topic, with all that
-belongs to it, has an order of the nodes of its own, made from its name. It is on the first of them and, each time that
-it has to move, on the next one. So the entities of a node that fails are spread over all the others.
+A node is a group of entities that fail together; all nodes are in one process. Each queue or topic, with everything
+that belongs to it, has its own order of the nodes, derived from its name. It starts on the first node and moves to the
+next one each time that it has to move. So the entities of a failing node are spread over all the others.
 """
 
 from __future__ import annotations

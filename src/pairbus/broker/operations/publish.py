@@ -1,12 +1,12 @@
 """Publish operations: a message sent to a topic becomes one record with its body and a copy for each subscription.
 
 Which subscriptions get a copy is decided in topic.py and rules.py when the message is published: at once or, if it is
-scheduled, when it is due; until then it waits on the topic. What an action of a rule has changed is one more body in
-the same record, with a single copy (publish_record.py). What no subscription takes is checked and confirmed like the
-rest, and stored nowhere. A ping goes as far as the disk and reaches nobody.
+scheduled, when it is due; until then it waits on the topic. A copy that a rule's action has changed is one more body in
+the same record (publish_record.py). A message that no subscription takes is checked and confirmed like the others, but
+not stored. A ping goes as far as the disk and reaches no subscription.
 
-A record is laid out, and its copies enter their queues, in slices (slices.py). What is sent to a topic keeps its order
-all the while: one record after the other is laid out, written, and entered.
+A record is laid out, and its copies enter their queues, in slices (slices.py). Messages to a topic keep their order:
+one record after the other is laid out, written, and entered.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The quotas of a namespace and its tier: how many entities, filters and connections. Pure.
 
-The size of a single queue is not among them: `enqueue.py` refuses what would exceed it.
+The size of a single queue is not among them: `enqueue.py` refuses messages that would exceed it.
 
-Decides whether an entity that is described so is within the quotas, and what is said of one that is not, in the
-service's way: 403 for a quota that is spent, 400 for a value or a feature that the tier does not have.
+It decides whether a described entity is within the quotas, and how one that is not is refused, as on the service: 403
+for an exhausted quota, 400 for a value or a feature that the tier does not have.
 """
 
 from __future__ import annotations

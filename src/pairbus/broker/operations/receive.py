@@ -1,7 +1,7 @@
 """Receive operations: messages are locked, received and deleted, received by number, peeked, or their locks renewed.
 
-Which message is next is decided in queue.py and sessions.py, the bytes of a delivery in content.py. Expired messages
-are removed before anyone gets to see them.
+queue.py and sessions.py decide which message is next, and content.py makes the bytes of a delivery. Expired messages
+are removed before anyone receives them.
 """
 
 from __future__ import annotations

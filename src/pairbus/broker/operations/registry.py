@@ -1,8 +1,8 @@
 """The entities of a namespace by name: they are created, updated and deleted, each by a record in the journal.
 
-An entity exists when its record is synced, and gone when that of its deletion is. Ids are never used again,
-so nothing of a deleted entity ever belongs to another one. Names are compared without case; queues and topics share
-one set of them. What is special about topics, subscriptions and rules is in topics.py.
+An entity exists once its record is synced, and is gone once the record of its deletion is. Ids are never reused, so
+records of a deleted entity never belong to another one. Names are compared regardless of letter case; queues and topics
+share one set of names. topics.py handles topics, subscriptions and rules.
 """
 
 from __future__ import annotations

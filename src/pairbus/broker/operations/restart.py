@@ -1,11 +1,11 @@
 """Restart operations: entities are suspended, rebuilt from the journal, and served again.
 
-What was answered is in the journal, and what is in memory is thrown away: locks are free, as after a restart of the
+Everything that was answered is in the journal, and the memory is discarded: locks are free, as after a restart of the
 broker, and transactions that are not committed are rolled back. A topic is restarted with its subscriptions, as they
 share what is published.
 
-While an entity is suspended nothing new is written about it. What was on its way is written first, and it may be
-followed by more, such as a removal that is repeated behind a copy. So the journal is read again until nothing more
+While an entity is suspended nothing new is written about it. Records that were on their way are written first, and more
+may follow them, such as a removal that is repeated behind a copy. So the journal is read again until nothing more
 comes. It is not compacted meanwhile.
 """
 

@@ -2,9 +2,9 @@
 
 See docs/reference/protocol.md#sessions.
 
-Which session is next and whether a lock still holds is decided in sessions.py. A state is set when its record
-is synced; it stays on disk and is read when it is asked for. As with messages (settlement.py), compaction may copy the
-old state behind the record of the new one: that record is then written again.
+sessions.py decides which session is next and whether a lock still holds. A state is set once its record is synced; it
+stays on disk and is read on request. As with messages (settlement.py), compaction may copy the old state behind the
+record of the new one: that record is then written again.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Settlement operations: complete, abandon, defer, dead-letter, cancel and delete; the expiry of locks and messages.
 
-Who may settle what is decided in queue.py. Complete, abandon, defer and dead-letter are lazy records;
+queue.py decides who may settle which message. Complete, abandon, defer and dead-letter are lazy records;
 receive-and-delete, cancelling and deleting are synced before the answer. Locks are not journalled: a restart frees
 them.
 
-Compaction copies what lives of the oldest segment to the end of the journal, so a copy can come to stand after a
-record about the same message that is still on its way. Hence: what is being settled and is copied meanwhile gets that
-record written once more behind the copy (`again`), and is answered after that. Should the disk refuse the second one,
-nobody can say whether the message is on disk: it is as good as settled, and the record is tried until it is written. A
-crash before that can deliver it again, never lose it.
+Compaction copies the live records of the oldest segment to the end of the journal, so a copy may end up behind a record
+about the same message that is still on its way. Therefore, if a message is copied while it is being settled, its record
+is written once more behind the copy (`again`), and answered after that. If the disk refuses the second record, the
+message may or may not be on disk: it counts as settled, and the record is tried until it is written. A crash before
+that can deliver it again, but never lose it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Topic operations: topics, subscriptions and rules are created, updated and deleted.
 
-What a topic is stands in topic.py, how its record is written in registry.py. A subscription is described by
-one record, rules and all, so its changes are written one after the other: each begins with what the last one left.
+model/topic.py defines a topic, and registry.py writes its record. A subscription and its rules are one record, so its
+changes are written one after the other: each builds on the one before.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Transaction operations: sends and settlements that are done together, or not at all.
 
-What a transaction may hold is decided in transaction.py. Nothing is done before the commit: it takes the operations of
-queues and topics as they are, lets the journal gather their records, and writes these as one TRANSACTION record. Where
-one of the operations is refused, the others are undone as if the disk had refused them, before anyone could see them.
+model/transaction.py decides what a transaction may contain. Nothing is done before the commit: it runs the usual
+operations of queues and topics, collects their records, and writes these as one TRANSACTION record. If one of the
+operations is refused, the others are undone as if the disk had refused them, before anyone could see their results.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Transfer operations: messages that are sent to one entity through another one, its *via*.
 
-See docs/reference/protocol.md#transactions. They go straight to their destination. Where that is disabled they go to
-the transfer dead-letter queue of the via, in one record with the one that describes it, unless that is there already.
+See docs/reference/protocol.md#transactions. They go straight to their destination. If that is disabled, they go to the
+transfer dead-letter queue of the via; if that queue doesn't exist yet, the same record creates it.
 """
 
 from __future__ import annotations

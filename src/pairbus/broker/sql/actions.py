@@ -1,7 +1,6 @@
-"""Compiles an action, once, and says what it makes of a message. Pure.
+"""Compiles an action, once, and computes the changes that it makes to a message. Pure.
 
-Statements are carried out in their order, each on what the ones before it have left. What a message is made of as bytes
-stands in `broker.format`.
+Statements are executed in order, each on the result of the ones before it. `broker.format` writes the message as bytes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Compares values and calculates with them as C# does. Pure.
 
-What is asked of NULL, or of what a message does not have, is unknown, which is None again.
+A comparison or calculation with NULL, or with a property that a message does not have, is unknown, which is None.
 
-Numbers promote as in C#: what is smaller than 32 bits to int, int and uint to long, integers to float, float to double,
-integers to decimal; whole numbers wrap round, and their division cuts off. Where C# has no promotion, for decimal and
-double, and for ulong and a negative number, the first meet as double, and the second are compared by value and can't be
-calculated with. Values of different kinds are never equal and in no order.
+Numbers promote as in C#: types smaller than 32 bits to int, int and uint to long, integers to float, float to double,
+integers to decimal; whole numbers wrap around, and their division truncates. Where C# has no promotion, decimal and
+double become double, while ulong and a negative number are compared by value and can't be calculated with. Values of
+different kinds are never equal and have no order.
 """
 
 from __future__ import annotations

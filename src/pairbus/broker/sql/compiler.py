@@ -1,7 +1,8 @@
-"""Compiles a filter into a function of a message, once, when the rule is made. Pure.
+"""Compiles a filter into a function of a message, once, when the rule is created. Pure.
 
-A condition is true, false or unknown (None), and AND, OR and NOT follow Kleene: only what is true matches. What depends
-on no message is evaluated here. AND and OR stop at the first part that decides, so a part behind it can't fail.
+A condition is true, false or unknown (None), and AND, OR and NOT follow Kleene's logic: only a true condition matches.
+Parts that depend on no message are evaluated here. AND and OR stop at the first part that decides, so a part behind it
+can't fail.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The kinds of values that expressions know, and how each is converted to another. Pure.
 
-Values are those of the AMQP codec (a message's properties), Python's own (constants), and Decimal. None is NULL, and
-what a message does not have. Text is written and read as .NET does it, and times as ISO 8601.
+Values are those of the AMQP codec (a message's properties), Python's own (constants), and Decimal. None is NULL, and a
+property that a message does not have. Text is written and read as .NET does it, and times as ISO 8601.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Matches text with LIKE's patterns: `%` is any text, `_` any character. Pure.
 
-A pattern is cut at each `%`; its pieces are looked for from left to right, each at the first place that is left, so
-nothing is tried twice. Where a piece has a `_`, the places in a long text at which it may stand are the bits of a
-number, of which each character of the piece leaves some: a place at a time would take the length of the text times
-that of the pattern.
+A pattern is split at each `%`; its pieces are searched from left to right, each at the first place after the one
+before, so nothing is tried twice. If a piece has a `_`, the places in a long text where it may match are the bits of a
+number, and each character of the piece clears some of them: trying the places one by one would take the length of the
+text times that of the pattern.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
     condition  OR ← AND ← NOT ← comparison, IN, LIKE, IS NULL, EXISTS ← ( condition )
     value      + - ← * / % ← signs ← constant, property, @parameter, function, ( value )
 
-Each method reads what binds at least as tightly as its name says. Parentheses may hold a value or a condition, which
-only shows inside of them, so the methods return either, and the caller asks for the one that it needs.
+Each method parses operators that bind at least as tightly as its name says. Parentheses may contain a value or a
+condition, which is only known inside them, so the methods return either, and the caller checks for the one that it
+needs.
 """
 
 from __future__ import annotations

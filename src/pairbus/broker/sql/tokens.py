@@ -1,4 +1,4 @@
-"""Splits the text of a filter or an action into tokens, and says where in it something is wrong. Pure."""
+"""Splits the text of a filter or an action into tokens, and reports where in it an error is. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parser makes of an expression: a tree of values and conditions. Says nothing about what they mean.
+"""Defines what the parser returns: a tree of values and conditions. Does not decide what they mean.
 
 Lists of operands are flat, however long: only parentheses and functions make a tree deeper, which the parser bounds.
 """

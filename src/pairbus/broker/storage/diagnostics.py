@@ -1,6 +1,6 @@
-"""Says in which points the state of entities in memory differs from what the journal says. Pure.
+"""Compares the state of entities in memory with the journal, and lists the differences. Pure.
 
-Bounded: the first differences of each entity are named, and the others are counted.
+The list is bounded: the first differences of each entity are named, and the others are counted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides what of an old PUBLISH record still counts: bodies of which copies are left, with those copies. Pure.
+"""Decides what of an old PUBLISH record is still live: bodies with remaining copies, and those copies. Pure.
 
-live_records.py asks it for this one kind of record, and has the rules that hold for all.
+live_records.py calls it for this one kind of record, and has the rules for all kinds.
 """
 
 from __future__ import annotations

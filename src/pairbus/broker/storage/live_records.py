@@ -1,15 +1,16 @@
-"""Decides what of an old journal record still counts, and what its copy must say, when compaction asks. Pure.
+"""Decides for compaction which parts of an old journal record are still live, and what their copy must say. Pure.
 
-Pure but for `read`, through which it fetches what a copy must carry along. Called for the records of the oldest
-segment, each at the moment when its copy is appended; messages are locked, settled, moved and sent all the while.
+Pure except for `read`, with which it fetches data for a copy. It is called for the records of the oldest segment, each
+at the moment when its copy is appended; messages are locked, settled, moved and sent meanwhile.
 
-Alive are: the description of an entity (with the highest sequence number given out so far), the next entity id,
-messages, in the state and under the number that they have now, the states of sessions, and message ids until the time
-of duplicate detection is over. Dead in the oldest segment are REMOVE, UPDATE, ACTIVATED and DELETED: what they are
-about lies before them, and so in the same segment, where it is gone or is copied as it now stands.
+Live are the description of an entity (with the highest sequence number given out so far), the next entity id, messages,
+in their present state and under their present number, the states of sessions, and message ids until the time of
+duplicate detection is over. In the oldest segment REMOVE, UPDATE, ACTIVATED and DELETED are never live: the records
+that they refer to lie before them, and so in the same segment, where they are gone or are copied in their present
+state.
 
-What has been written but not yet answered is alive too: its owner will learn its place from the answer, and then from
-`moved`, in this order.
+A record that has been written but not yet answered is live too: its owner will learn its place from the answer, and
+then from `moved`, in this order.
 """
 
 from __future__ import annotations

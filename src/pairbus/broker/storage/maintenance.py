@@ -1,6 +1,6 @@
-"""Keeps the journal small while the broker runs: compaction, what deleted entities leave, records to write again.
+"""Keeps the journal small while the broker runs: compaction, remains of deleted entities, records to write again.
 
-The journal decides when (`compaction_is_due`), live_records.py what is kept.
+The journal decides when to compact (`compaction_is_due`), and live_records.py decides what is kept.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Lays out a PUBLISH record: which subscriptions get a copy of a message, their numbers, and what that is on disk.
+"""Lays out a PUBLISH record: which subscriptions get a copy of a message, their numbers, and the bytes on disk.
 
-Pure. All of it is done in small units (slices.py): a topic may have thousands of rules and subscriptions, and a batch
-thousands of messages. Only one record of a topic is laid out at a time, as it gives the copies their numbers. Which
-subscriptions get a copy is decided in rules.py; what an action has changed is one more body, with a single copy.
+Pure. The work is done in small units (slices.py): a topic may have thousands of rules and subscriptions, and a batch
+thousands of messages. Only one record of a topic is laid out at a time, as it gives the copies their numbers. rules.py
+decides which subscriptions get a copy; a copy that an action has changed is one more body.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 Nothing is read back and no content is kept in memory: a message knows where it is stored.
 
-A compacted journal is out of order: a record that was copied forward stands behind later ones about the
-same entity or message. So what belongs to an entity whose description is yet to come is kept until the end; a REMOVE or
-UPDATE of a message that is not known has been taken into account by the copy that follows, or the message is gone; and
-a message that is recorded again is what the last record says. But what has become active does not become scheduled
-again: a copy that says so was made while the record of the activation was on its way. The same goes for what was
-scheduled on a topic and has been published, for what has been forwarded, and for what a transaction has settled:
-without that, a crash before its settlements are repeated behind the copy would undo half of it.
+A compacted journal is out of order: a record that was copied forward stands behind later ones about the same entity or
+message. So records of an entity whose description is yet to come are kept until the end; a REMOVE or UPDATE of an
+unknown message is already reflected in the copy that follows, or the message is gone; and if a message is recorded
+again, the last record counts. But an active message does not become scheduled again: a copy that says so was made while
+the record of the activation was on its way. The same is true of a message that was scheduled on a topic and has been
+published, that has been forwarded, or that a transaction has settled: otherwise a crash before its settlements are
+repeated behind the copy would undo half of the transaction.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The store that all operations of a namespace share: the journal, the memory for contents, tokens, watched queues.
 
-It decides nothing but how memory is shared between queues.
+It decides only how memory is shared between queues.
 """
 
 from __future__ import annotations

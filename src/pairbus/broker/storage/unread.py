@@ -1,7 +1,7 @@
-"""Keeps messages aside that can't be read now, since the disk does not answer, until it does. Pure.
+"""Sets messages aside that can't be read because the disk does not answer, until it does. Pure.
 
-They are passed over, so that those behind them can be received: as no delivery, and each of them once in a stall. So
-many are passed over in a second at most: a receiver that meets more has to wait.
+They are passed over, so that the messages behind them can be received. That doesn't count as a delivery, and each is
+passed over once in a stall. The number per second is limited: a receiver that meets more has to wait.
 """
 
 from __future__ import annotations

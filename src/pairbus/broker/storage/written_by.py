@@ -1,4 +1,4 @@
-"""Notes which version of pairbus has last written a namespace's data, and says which one reads what this one can't."""
+"""Records which version of pairbus last wrote a namespace's data, and names one that reads data that this one can't."""
 
 from __future__ import annotations
 

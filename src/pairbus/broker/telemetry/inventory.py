@@ -1,8 +1,8 @@
 """Writes what a namespace still holds into its ledger as `left` lines: at a clean end, and on request.
 
-A shell: a slice of messages in each turn of the loop, so that other clients hardly notice; the ledger's
-own buffer bounds the memory. At the end of a broker time is bounded too: what could not be written in it is a gap,
-since what a ledger doesn't know it must say.
+A shell: it writes a slice of messages in each turn of the loop, so that other clients hardly notice; the ledger's
+buffer bounds the memory. At the end of a broker the time is bounded too: messages that could not be written in it are
+recorded as a gap.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Measures how long the turns of the event loop are, since nobody is served while one lasts.
 
 A beat comes as a timer of the loop, on any kind of loop: every few milliseconds while the loop is busy, and less often
-while it is idle, since each beat wakes the process. What it is late is the time for which a turn kept it waiting. So a
-turn is up to one interval longer than what is measured.
+while it is idle, since each beat wakes the process. The beat's delay is the time for which a turn kept it waiting. So a
+turn is up to one interval longer than the measured time.
 """
 
 from __future__ import annotations

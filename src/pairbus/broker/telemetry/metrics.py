@@ -1,8 +1,8 @@
-"""Counts what the broker does, and writes the text of `GET /metrics`; gauges.py adds what is read of queues. Pure.
+"""Counts what the broker does, and writes the text of `GET /metrics`; gauges.py adds values read from queues. Pure.
 
 Counters are plain integers on slotted objects, so that counting costs one attribute addition: the front keeps the
-object of its entity and adds to it. What can be asked of the queues (depths, sizes) is not counted but read when the
-page is asked for, through `gauge` and `counter`. Does not serve HTTP and does not look at a clock.
+object of its entity and adds to it. Values that the queues know (depths, sizes) are not counted but read when the page
+is requested, through `gauge` and `counter`. It does not serve HTTP and does not read a clock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measures how busy the node is: the CPU and the memory that this process uses, and the disk that its journals take.
+"""Measures the load of the node: the CPU and the memory that this process uses, and the disk space of its journals.
 
 A shell: it reads the operating system's counters when somebody asks, at most once a second.
 """

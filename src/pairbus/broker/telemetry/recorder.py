@@ -1,8 +1,8 @@
-"""Records what a namespace does: always in its counters, and in its ledger where one is kept.
+"""Records what a namespace does, always in its counters, and in its ledger if one is kept.
 
-The links report here what they did; nothing is decided. With the ledger off a report is a few additions; with
-it on, each message costs one read of its properties for the id, and one line. What is counted as an operation is
-written as a line of the same kind, with the same bytes: the sums of both are equal.
+The links report here what they did; it decides nothing. With the ledger off a report is a few additions; with it on,
+each message costs one read of its properties for the id, and one line. Each counted operation is also a line of the
+same kind, with the same bytes, so the sums of both are equal.
 """
 
 from __future__ import annotations
