@@ -50,7 +50,7 @@ class Counts(Observer):
     wants_sends = True
 
     def __init__(self) -> None:
-        self.primary = self.diverted = self.raised = self.confirmed = 0
+        self.diverted = self.raised = self.confirmed = 0
         #: The longest that a caller waited.
         self.waited_s = 0.0
         #: Entity → the route of its last confirmed message.
@@ -59,16 +59,14 @@ class Counts(Observer):
     def sent(self, entity: str, route: RouteWord, queue: int | None, messages: Any, outcome: str, ms: float) -> None:
         if outcome not in ("ok", "duplicate"):
             return
-        if route == "primary":
-            self.primary += len(messages)
-        else:
+        if route != "primary":
             self.diverted += len(messages)
         if self._last_route.get(entity, "primary") != route:
             say("route", entity=entity, route=route)
         self._last_route[entity] = route
 
     def tell(self) -> None:
-        counts = {name: getattr(self, name) for name in ("confirmed", "primary", "diverted", "raised")}
+        counts = {name: getattr(self, name) for name in ("confirmed", "diverted", "raised")}
         say("sent", **counts, waited_s=round(self.waited_s, 3))
 
 

@@ -11,7 +11,7 @@ about queues; content_checks.py checks the parts that are not decoded here.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
@@ -199,13 +199,19 @@ def was_scheduled(content: bytes, pairs_count: int, pairs_bytes: int) -> bool:
     """Return whether stored content, which begins with annotation pairs, was sent for a time that it names."""
     if content.find(_SCHEDULED_KEY, 0, pairs_bytes) < 0:
         return False
-    at = 0
-    for _ in range(pairs_count):
-        key, at = decode(content, at)
-        if key == SCHEDULED_TIME:
-            return decode(content, at)[0] is not None
-        at = skip(content, at)
-    return False
+    pairs = stored_pairs(content, pairs_count)
+    return any(key == SCHEDULED_TIME and decode(content, value_at)[0] is not None for key, _, value_at, _ in pairs)
+
+
+def stored_pairs(content: bytes, count: int) -> Iterator[tuple[Any, int, int, int]]:
+    """Yield of each annotation at the start of stored content its key, where it begins, where its value does, and where
+    it ends."""
+    end = 0
+    for _ in range(count):
+        start = end
+        key, value_at = decode(content, start)
+        end = skip(content, value_at)
+        yield key, start, value_at, end
 
 
 def _hop_of(payload: bytes, s: Sections) -> bytes:

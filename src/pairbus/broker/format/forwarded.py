@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from pairbus.amqp.codec import decode, encode, skip
+from pairbus.amqp.codec import decode, encode
 from pairbus.amqp.message import read_properties, split, with_application_properties
 from pairbus.amqp.types import Int, Symbol
 
@@ -30,9 +30,10 @@ from .content import (
     SCHEDULED_TIME,
     Content,
     Traits,
+    stored_pairs,
     with_ttl,
 )
-from .records import VERSION, RecordError, read_id
+from .records import VERSION, misshapen, read_id
 
 _HEAD = struct.Struct(">BIBI")
 _OWN: Final = frozenset((ENQUEUE_SEQUENCE, HOP_COUNT, DEAD_LETTER_SOURCE))
@@ -56,20 +57,16 @@ def travelled(content: bytes, pairs_count: int) -> Travelled:
     pairs: list[bytes] = []
     own: dict[str, Any] = {}
     scheduled_ms = partition_key = None
-    at = 0
-    for _ in range(pairs_count):
-        key, value_at = decode(content, at)
-        end = skip(content, value_at)
+    for key, start, value_at, end in stored_pairs(content, pairs_count):
         if key in _OWN:
             own[key] = decode(content, value_at)[0]
         else:
-            pairs.append(content[at:end])
+            pairs.append(content[start:end])
             if key == SCHEDULED_TIME:
                 scheduled_ms = decode(content, value_at)[0]
             elif key == PARTITION_KEY:
                 value = decode(content, value_at)[0]
                 partition_key = value.decode() if isinstance(value, bytes) else value
-        at = end
     return Travelled(pairs, own, scheduled_ms, partition_key)
 
 
@@ -106,5 +103,5 @@ def read_forward(payload: bytes) -> tuple[int, tuple[int, ...], int, int]:
         _, source_id, kind, count = _HEAD.unpack_from(payload)
         numbers = struct.unpack_from(f">{count}Q", payload, _HEAD.size)
     except struct.error:
-        raise RecordError(f"a FORWARD record of {len(payload)} bytes that does not hold what it says") from None
+        raise misshapen("FORWARD record", payload) from None
     return source_id, numbers, kind, _HEAD.size + 8 * count

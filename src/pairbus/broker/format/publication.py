@@ -19,7 +19,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from .records import ACTIVE, BATCH_HEAD_BYTES, RecordError, Seen, read_batch_head, read_seen
+from .records import ACTIVE, BATCH_HEAD_BYTES, Seen, misshapen, read_batch_head, read_seen
 
 _NO_SESSION: Final = 0xFFFF
 _HEAD = struct.Struct(">QdBHHIII")
@@ -109,9 +109,9 @@ def read_publish(payload: bytes) -> tuple[int, list[Publication], Seen | None]:
             offset = publication.content_offset + publication.content_length
             publications.append(publication)
     except (struct.error, UnicodeDecodeError):
-        raise _misshapen(payload) from None
+        raise misshapen("PUBLISH record", payload) from None
     if offset > len(payload):
-        raise _misshapen(payload)
+        raise misshapen("PUBLISH record", payload)
     return topic_id, publications, read_seen(payload, offset) if offset < len(payload) else None
 
 
@@ -134,7 +134,3 @@ def _read_publication(payload: bytes, start: int) -> Publication:
         offset += changes_length
     kept = (payload[header_at:session_at], session_id, pairs_count, pairs_bytes)
     return Publication(scheduled, enqueued_at, *kept, offset, content_length, head, copies)
-
-
-def _misshapen(payload: bytes) -> RecordError:
-    return RecordError(f"a PUBLISH record of {len(payload)} bytes that does not hold what it says")

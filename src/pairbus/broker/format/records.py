@@ -318,9 +318,9 @@ def read_transaction(payload: bytes) -> tuple[list[tuple[int, int, int]], int]:
             parts.append((kind, at + _PART.size, length))
             at += _PART.size + length
     except struct.error:
-        raise _misshapen("TRANSACTION record", payload) from None
+        raise misshapen("TRANSACTION record", payload) from None
     if at != len(payload):
-        raise _misshapen("TRANSACTION record", payload)
+        raise misshapen("TRANSACTION record", payload)
     return parts, 1 + len(parts) * _PART.size
 
 
@@ -329,7 +329,7 @@ def read_id(payload: bytes) -> int:
     try:
         version, id = _ID.unpack_from(payload)
     except struct.error:
-        raise _misshapen("record", payload) from None
+        raise misshapen("record", payload) from None
     if version != VERSION:
         raise RecordError(f"a record of version {version}; this version of pairbus reads version {VERSION}")
     return int(id)
@@ -339,7 +339,7 @@ def read_deleted(payload: bytes) -> tuple[int, ...]:
     read_id(payload)
     count, odd = divmod(len(payload) - 1, 4)
     if odd:
-        raise _misshapen("DELETED record", payload)
+        raise misshapen("DELETED record", payload)
     return struct.unpack_from(f">{count}I", payload, 1)
 
 
@@ -349,7 +349,7 @@ def read_batch_head(payload: bytes) -> tuple[int, int]:
     try:
         _, id, count = _BATCH.unpack_from(payload)
     except struct.error:
-        raise _misshapen("record", payload) from None
+        raise misshapen("record", payload) from None
     return int(id), int(count)
 
 
@@ -360,7 +360,7 @@ def read_queue(payload: bytes) -> Described:
         description = json.loads(payload[_QUEUE.size :])
         return Described(id, revision, description.pop(_LAST_SEQUENCES, last_sequence), description)
     except (struct.error, ValueError):
-        raise _misshapen("QUEUE record", payload) from None
+        raise misshapen("QUEUE record", payload) from None
 
 
 def read_enqueue(payload: bytes) -> tuple[int, list[Entry], Seen | None]:
@@ -383,9 +383,9 @@ def read_enqueue(payload: bytes) -> tuple[int, list[Entry], Seen | None]:
             offset = content_at + content_length
             add(new(Entry, fields + (payload[header_at:session_at], session_id, changes_at, content_at)))  # noqa: RUF005
     except (struct.error, UnicodeDecodeError):
-        raise _misshapen("ENQUEUE record", payload) from None
+        raise misshapen("ENQUEUE record", payload) from None
     if offset > len(payload):
-        raise _misshapen("ENQUEUE record", payload)
+        raise misshapen("ENQUEUE record", payload)
     return id, entries, read_seen(payload, offset) if offset < len(payload) else None
 
 
@@ -394,7 +394,7 @@ def read_seen(payload: bytes, offset: int = ID_BYTES) -> Seen:
     read_id(payload)
     count, odd = divmod(len(payload) - offset - _SEEN.size, KEY_BYTES)
     if odd or count < 1:
-        raise _misshapen("list of ids seen", payload)
+        raise misshapen("list of ids seen", payload)
     (time,) = _SEEN.unpack_from(payload, offset)
     return Seen(time, tuple(key for (key,) in _KEY.iter_unpack(payload[offset + _SEEN.size :])), len(payload) - offset)
 
@@ -403,7 +403,7 @@ def read_remove(payload: bytes) -> tuple[int, tuple[int, ...]]:
     id = read_id(payload)
     numbers, odd = divmod(len(payload) - _ID.size, 8)
     if odd or not numbers:
-        raise _misshapen("REMOVE record", payload)
+        raise misshapen("REMOVE record", payload)
     return id, struct.unpack_from(f">{numbers}Q", payload, _ID.size)
 
 
@@ -420,9 +420,9 @@ def read_updates(payload: bytes) -> tuple[int, list[Update]]:
             offset = changes_at + (0 if unchanged else length)
             updates.append(Update(number, delivery_count, place, changes_at, None if unchanged else length))
     except struct.error:
-        raise _misshapen("UPDATE record", payload) from None
+        raise misshapen("UPDATE record", payload) from None
     if offset != len(payload):
-        raise _misshapen("UPDATE record", payload)
+        raise misshapen("UPDATE record", payload)
     return id, updates
 
 
@@ -430,7 +430,7 @@ def read_activated(payload: bytes) -> tuple[int, list[Activation]]:
     id = read_id(payload)
     count, odd = divmod(len(payload) - _ID.size, _ACTIVATED.size)
     if odd or not count:
-        raise _misshapen("ACTIVATED record", payload)
+        raise misshapen("ACTIVATED record", payload)
     return id, [Activation(*each) for each in _ACTIVATED.iter_unpack(payload[_ID.size :])]
 
 
@@ -441,11 +441,11 @@ def read_session(payload: bytes) -> SessionState:
         state_at = _SESSION.size + session_length
         session_id = payload[_SESSION.size : state_at].decode()
     except (struct.error, UnicodeDecodeError):
-        raise _misshapen("SESSION record", payload) from None
+        raise misshapen("SESSION record", payload) from None
     if len(payload) != state_at + (0 if length == _NO_STATE else length):
-        raise _misshapen("SESSION record", payload)
+        raise misshapen("SESSION record", payload)
     return SessionState(id, session_id, updated_at, state_at, None if length == _NO_STATE else length)
 
 
-def _misshapen(what: str, payload: bytes) -> RecordError:
+def misshapen(what: str, payload: bytes) -> RecordError:
     return RecordError(f"a {what} of {len(payload)} bytes that does not hold what it says")

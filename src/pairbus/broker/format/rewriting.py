@@ -6,11 +6,11 @@ from collections.abc import Mapping, Set
 from math import inf
 from typing import Any
 
-from pairbus.amqp.codec import decode, encode, skip
+from pairbus.amqp.codec import encode, skip
 from pairbus.amqp.message import split, with_application_properties, with_properties
 from pairbus.amqp.types import Symbol, Timestamp
 
-from .content import TTL_MS_MAX, Content, with_ttl
+from .content import TTL_MS_MAX, Content, stored_pairs, with_ttl
 from .content_checks import TIME_MS_MAX
 
 
@@ -44,14 +44,7 @@ def rewritten(
 
 
 def _with_pairs(count: int, pairs: bytes, annotations: Mapping[str, Any]) -> tuple[int, bytes]:
-    kept: list[bytes] = []
-    at = 0
-    for _ in range(count):
-        start = at
-        key, at = decode(pairs, at)
-        at = skip(pairs, at)
-        if key not in annotations:
-            kept.append(pairs[start:at])
+    kept = [pairs[start:end] for key, start, _, end in stored_pairs(pairs, count) if key not in annotations]
     kept += [encode(Symbol(key)) + encode(value) for key, value in annotations.items() if value is not None]
     return len(kept), b"".join(kept)
 

@@ -14,6 +14,11 @@ _EVERY_S = 1.0
 _MEGABYTE = 1 << 20
 
 
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * _PAGE_BYTES
+
+
 class NodeLoad:
     """The load of this process, by measure: `cpu` in per cent of a core, `memory` and `storage` in megabytes."""
 
@@ -23,10 +28,10 @@ class NodeLoad:
         *,
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], float] = time.process_time,
-        memory_bytes: Callable[[], int] | None = None,
+        memory_bytes: Callable[[], int] = _resident_bytes,
     ) -> None:
         self._storage_bytes = storage_bytes
-        self._memory_bytes = _resident_bytes if memory_bytes is None else memory_bytes
+        self._memory_bytes = memory_bytes
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._read_at, self._cpu_s = clock(), cpu_clock()
@@ -48,8 +53,3 @@ class NodeLoad:
             }
             self._read_at, self._cpu_s = now, cpu_s
         return self._load[measure]
-
-
-def _resident_bytes() -> int:
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * _PAGE_BYTES
