@@ -28,7 +28,6 @@ from benchmarks import (
     growth,
     long_turns,
     machine,
-    modes,
     outage,
     pairing,
     reports,
@@ -45,7 +44,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 DOCS = HERE.parent / "docs" / "benchmarks.md"
 FORMAT = 1
-TABLES = (brokers, sdk, growth, long_turns, fanout, modes, pairing, outage, syphon, spark, scale, reports)
+TABLES = (brokers, sdk, growth, long_turns, fanout, pairing, outage, syphon, spark, scale, reports)
 FIGURES_START, FIGURES_END = "<!-- figures: start -->", "<!-- figures: end -->"
 
 

@@ -29,28 +29,11 @@ async def create_queues(server: PairbusServer, names: Sequence[str], **propertie
             admin.create_queue(name, max_size_in_megabytes=5120, lock_duration="PT5M", **properties)
 
 
-async def create_forwarding_queue(server: PairbusServer, name: str, to: str) -> None:
-    with _admin(server) as admin:
-        admin.create_queue(name, max_size_in_megabytes=5120, lock_duration="PT5M", forward_to=to)
-
-
 async def create_topic(server: PairbusServer, name: str, subscriptions: Sequence[str]) -> None:
     with _admin(server) as admin:
         admin.create_topic(name, max_size_in_megabytes=5120)
         for subscription in subscriptions:
             admin.create_subscription(name, subscription, lock_duration="PT5M")
-
-
-async def add_rules(server: PairbusServer, path: str, descriptions: Sequence[dict[str, Any]]) -> None:
-    """Give a subscription these rules instead of the one that it was born with."""
-    client = WireClient.from_connection_string(server.connection_string, timeout=CALL_S)
-    try:
-        await client.request(path, "com.microsoft:remove-rule", {"rule-name": "$Default"})
-        for n, description in enumerate(descriptions):
-            rule = {"rule-name": f"r{n}", "rule-description": description}
-            await client.request(path, "com.microsoft:add-rule", rule)
-    finally:
-        await client.close()
 
 
 def subscription_path(topic: str, subscription: str) -> str:
@@ -143,16 +126,6 @@ class AmqpDriver:
                 await sender.ready()
             confirms += [confirm for _, confirm in sender.send_batch_nowait(batch)]
         await _all_confirmed(confirms)
-
-    async def send_transactions(self, payload: bytes, count: int, size: int) -> None:
-        """One transaction of `size` messages after the other."""
-        messages, sender = [encoded(payload)] * size, self._sender
-        assert sender is not None, "opened without a sender"
-        for _ in range(count // size):
-            async with await self._client.transaction(sender.entity) as transaction:
-                for error in await sender.send_many(messages, transaction=transaction):
-                    if error is not None:
-                        raise error
 
     async def receive(self, count: int, window: int) -> None:
         """Up to `window` on their way here and as many settled without an answer yet. What arrives together is settled

@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -24,13 +25,11 @@ from benchmarks.settings import BATCH, WINDOW, Settings, body
 NAME = "brokers"
 PAIRBUS = "pairbus"
 RABBIT = ("RabbitMQ classic", "RabbitMQ quorum")
+NATS = "NATS JetStream"
 ONE, WINDOWED, BATCHED, RECEIVE = "one at a time", "1,000 in flight", "batches of 100", "receive + settle"
-TRANSACTION = "transactions of ten"
-CASES = (ONE, WINDOWED, BATCHED, RECEIVE, TRANSACTION)
-SLUGS = {ONE: "one", WINDOWED: "window", BATCHED: "batch", RECEIVE: "receive", TRANSACTION: "transaction"}
+CASES = (ONE, WINDOWED, BATCHED, RECEIVE)
 RATIO_GOALS = {ONE: 1.0, WINDOWED: 2.0, RECEIVE: 1.5}
 BATCH_RATE_GOAL = 50_000.0
-TEN = 10
 
 COLUMNS = (
     Column("rate", "messages", "rate"),
@@ -49,8 +48,6 @@ class Driver(Protocol):
 
 class Contender:
     """A server, a driver to it, and what a power cut costs there."""
-
-    __slots__ = ("driver", "durability", "pids", "who")
 
     def __init__(self, who: str, durability: str, server: Server | None, driver: Driver) -> None:
         self.who = who
@@ -123,81 +120,56 @@ async def _rabbit(stack: ExitStack, data: Path) -> list[Contender]:
 
 
 async def _nats(stack: ExitStack, data: Path) -> list[Contender]:
-    kinds: list[tuple[str, str | None, str]] = [
-        ("NATS JetStream", None, "NOT synced per message (2 min by default): compare with pairbus, none")
-    ]
-    if NatsServer.can_sync_always(data / "nats-try"):
-        kinds.append(("NATS JetStream, always", "always", "synced before the ack"))
-    contenders = []
-    for who, sync, durability in kinds:
-        server = NatsServer(data / who.lower().replace(", ", "-").replace(" ", "-"), sync)
-        stack.enter_context(server)
-        driver = await NatsDriver.connect(server.port)
-        await driver.create()
-        contenders.append(Contender(who, durability, server, driver))
-    return contenders
+    server = NatsServer(data / "nats")
+    stack.enter_context(server)
+    driver = await NatsDriver.connect(server.port)
+    await driver.create()
+    durability = "NOT synced per message (2 min by default): compare with pairbus, none"
+    return [Contender(NATS, durability, server, driver)]
 
 
-def steps_for(contenders: list[Contender], settings: Settings, table: str = NAME) -> list[Step]:
+def steps_for(contenders: list[Contender], settings: Settings) -> list[Step]:
     """Case by case, contender by contender within it; what a case sends, it takes away again. `receive` shares its
     step with the in-flight send, whose messages it receives."""
     payload = body()
 
-    def step(case: str, contender: Contender, run: Callable[[], Awaitable[Mapping[Key, Metrics]]]) -> Step:
-        return Step(f"{case} · {contender.who}", run)
+    async def one(c: Contender) -> Mapping[Key, Metrics]:
+        count = settings.one_at_a_time
+        with Meter(*c.pids) as meter:
+            await c.driver.send(payload, count, 1)
+        if not isinstance(c.driver, Disk):
+            await c.driver.receive(count, WINDOW)
+        return {(ONE, c.who): meter.per_message(count)}
 
-    def one(c: Contender) -> Callable[[], Awaitable[Mapping[Key, Metrics]]]:
-        async def run() -> Mapping[Key, Metrics]:
-            count = settings.one_at_a_time
-            with Meter(*c.pids) as meter:
-                await c.driver.send(payload, count, 1)
-            if not isinstance(c.driver, Disk):
-                await c.driver.receive(count, WINDOW)
-            return {(ONE, c.who): meter.per_message(count)}
+    async def windowed(c: Contender) -> Mapping[Key, Metrics]:
+        count = settings.windowed
+        with Meter(*c.pids) as sending:
+            await c.driver.send(payload, count, WINDOW)
+        with Meter(*c.pids) as receiving:
+            await c.driver.receive(count, WINDOW)
+        return {(WINDOWED, c.who): sending.per_message(count), (RECEIVE, c.who): receiving.per_message(count)}
 
-        return run
+    async def batched(c: Contender) -> Mapping[Key, Metrics]:
+        count, driver = settings.batched, c.driver
+        assert isinstance(driver, AmqpDriver)
+        with Meter(*c.pids) as meter:
+            await driver.send_batches(payload, count, BATCH, WINDOW)
+        await driver.receive(count, WINDOW)
+        return {(BATCHED, c.who): meter.per_message(count)}
 
-    def windowed(c: Contender) -> Callable[[], Awaitable[Mapping[Key, Metrics]]]:
-        async def run() -> Mapping[Key, Metrics]:
-            count = settings.windowed
-            with Meter(*c.pids) as sending:
-                await c.driver.send(payload, count, WINDOW)
-            with Meter(*c.pids) as receiving:
-                await c.driver.receive(count, WINDOW)
-            return {(WINDOWED, c.who): sending.per_message(count), (RECEIVE, c.who): receiving.per_message(count)}
-
-        return run
-
-    def batched(c: Contender, driver: AmqpDriver) -> Callable[[], Awaitable[Mapping[Key, Metrics]]]:
-        async def run() -> Mapping[Key, Metrics]:
-            count = settings.batched
-            with Meter(*c.pids) as meter:
-                await driver.send_batches(payload, count, BATCH, WINDOW)
-            await driver.receive(count, WINDOW)
-            return {(BATCHED, c.who): meter.per_message(count)}
-
-        return run
-
-    def transacted(c: Contender, driver: AmqpDriver) -> Callable[[], Awaitable[Mapping[Key, Metrics]]]:
-        async def run() -> Mapping[Key, Metrics]:
-            count = settings.one_at_a_time // TEN * TEN
-            with Meter(*c.pids) as meter:
-                await driver.send_transactions(payload, count, TEN)
-            await driver.receive(count, WINDOW)
-            return {(TRANSACTION, c.who): meter.per_message(count)}
-
-        return run
-
-    steps = []
-    if settings.wants(table, SLUGS[ONE]):
-        steps += [step(ONE, c, one(c)) for c in contenders]
-    if settings.wants(table, SLUGS[WINDOWED]) or settings.wants(table, SLUGS[RECEIVE]):
-        steps += [step(WINDOWED, c, windowed(c)) for c in contenders if not isinstance(c.driver, Disk)]
-    drivers = [(c, c.driver) for c in contenders if isinstance(c.driver, AmqpDriver) and c.driver.batches]
-    for case, make in ((BATCHED, batched), (TRANSACTION, transacted)):
-        if settings.wants(table, SLUGS[case]):
-            steps += [step(case, c, make(c, driver)) for c, driver in drivers]
-    return steps
+    servers = [c for c in contenders if not isinstance(c.driver, Disk)]
+    batching = [c for c in servers if isinstance(c.driver, AmqpDriver) and c.driver.batches]
+    cases = (
+        ("one", ONE, one, contenders),
+        ("window", WINDOWED, windowed, servers),
+        ("batch", BATCHED, batched, batching),
+    )
+    return [
+        Step(f"{case} · {c.who}", partial(run, c))
+        for slug, case, run, who in cases
+        if settings.wants(NAME, slug) or (case == WINDOWED and settings.wants(NAME, "receive"))
+        for c in who
+    ]
 
 
 def rows_from(outcome: Outcome, contenders: list[tuple[str, str]]) -> list[Row]:
@@ -227,7 +199,7 @@ def _batch_ratios(rows: list[Row], outcome: Outcome) -> list[Row]:
     if not ours:
         return []
     nearest = []
-    for who in (*RABBIT, "NATS JetStream", "NATS JetStream, always"):
+    for who in (*RABBIT, NATS):
         theirs = outcome.get(WINDOWED, who, "rate")
         if theirs:
             metrics: dict[str, Series] = {"ratio": ours.over(theirs)}
@@ -256,6 +228,5 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
         "The goals are held against both of RabbitMQ's durable queue types.",
         "receive + settle: credit for 1,000 ahead, every message settled and every answer awaited. AMQP: what arrives "
         "together is settled by one range; NATS: an ack for each.",
-        "transactions of ten: declare, ten messages pipelined, discharge, one transaction after the other.",
     ]
     return table, outcome.failures

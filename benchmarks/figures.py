@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 ROUNDS_MIN = 9  # fewer rounds make a look, not a figure: the table says so
 
@@ -117,8 +117,7 @@ class Column:
     def cell(self, series: Series | None) -> str:
         if series is None:
             return "—"
-        factor, unit = KINDS[self.kind]
-        shown = f"{digits(series.median * factor)}{unit}"
+        shown, factor = self.show(series.median), KINDS[self.kind][0]
         if len(series.values) == 1:
             return shown
         low, high = series.quartiles
@@ -131,14 +130,8 @@ def digits(value: float) -> str:
         return "0"
     size = abs(value)
     if size >= 1000:
-        text = f"{float(f'{value:.3g}'):,.0f}"
-    elif size >= 100:
-        text = f"{value:.0f}"
-    elif size >= 10:
-        text = f"{value:.1f}"
-    else:
-        text = f"{value:.2f}"
-    return text
+        return f"{float(f'{value:.3g}'):,.0f}"
+    return f"{value:.{0 if size >= 100 else 1 if size >= 10 else 2}f}"
 
 
 @dataclass(slots=True)
@@ -149,6 +142,11 @@ class Row:
     goal: Goal | None = None
     label: str = ""  # what a power cut may cost here, or why there is no figure
 
+    @property
+    def verdict(self) -> str:
+        series = self.metrics.get(self.goal.metric) if self.goal else None
+        return self.goal.verdict(series) if self.goal and series else "not measured"
+
     def to_json(self) -> dict[str, object]:
         out: dict[str, object] = {
             "case": self.case,
@@ -157,14 +155,8 @@ class Row:
             "metrics": {name: series.to_json() for name, series in self.metrics.items()},
         }
         if self.goal:
-            goal: dict[str, object] = {"metric": self.goal.metric}
-            if self.goal.at_least is not None:
-                goal["at_least"] = self.goal.at_least
-            else:
-                goal["below"] = self.goal.below
-            series = self.metrics.get(self.goal.metric)
-            goal["verdict"] = self.goal.verdict(series) if series else "not measured"
-            out["goal"] = goal
+            goal = {name: value for name, value in asdict(self.goal).items() if value is not None}
+            out["goal"] = {**goal, "verdict": self.verdict}
         return out
 
 
@@ -186,7 +178,7 @@ class Table:
             "name": self.name,
             "title": self.title,
             "rounds": self.rounds(),
-            "columns": [{"metric": c.metric, "header": c.header, "kind": c.kind} for c in self.columns],
+            "columns": [asdict(column) for column in self.columns],
             "rows": [row.to_json() for row in self.rows],
             "notes": list(self.notes),
         }
@@ -205,17 +197,8 @@ class Table:
                     raw["label"],
                 )
             )
-        columns = [Column(c["metric"], c["header"], c["kind"]) for c in _list(data["columns"])]
+        columns = [Column(**column) for column in _list(data["columns"])]
         return cls(str(data["name"]), str(data["title"]), columns, rows, [str(n) for n in _list(data["notes"])])
-
-    def goals(self) -> list[tuple[Row, str]]:
-        """Every row with a goal and its verdict."""
-        found = []
-        for row in self.rows:
-            if row.goal:
-                series = row.metrics.get(row.goal.metric)
-                found.append((row, row.goal.verdict(series) if series else "not measured"))
-        return found
 
     def render(self) -> str:
         """Markdown that also lines up in a terminal."""
@@ -233,7 +216,8 @@ class Table:
             case_before = row.case
             cells += [c.cell(row.metrics.get(c.metric)) for c in columns]
             if with_goals:
-                cells += self._goal_cells(row, by_metric)
+                column = by_metric[row.goal.metric] if row.goal else None
+                cells += [f"{column.header} {row.goal.text(column)}", row.verdict] if row.goal and column else ["", ""]
             if with_labels:
                 cells.append(row.label)
             body.append(cells)
@@ -244,15 +228,6 @@ class Table:
         if self.notes:
             lines += ["", *(f"- {note}" for note in self.notes)]
         return "\n".join(lines) + "\n"
-
-    @staticmethod
-    def _goal_cells(row: Row, columns: Mapping[str, Column]) -> list[str]:
-        if row.goal is None:
-            return ["", ""]
-        column = columns[row.goal.metric]
-        series = row.metrics.get(row.goal.metric)
-        what = f"{column.header} {row.goal.text(column)}"
-        return [what, row.goal.verdict(series) if series else "not measured"]
 
 
 def _list(value: object) -> list:  # type: ignore[type-arg]
@@ -268,21 +243,6 @@ def _aligned(head: Sequence[str], body: Iterable[Sequence[str]]) -> list[str]:
     ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return lines
-
-
-@dataclass(frozen=True, slots=True)
-class Took:
-    """How long steps took, to say how long those still to come will take."""
-
-    seconds: Mapping[str, float]
-    done: Mapping[str, int]
-
-    def to_go(self, planned: Iterable[str]) -> float:
-        """A step not yet seen is guessed as the mean of those seen; nothing seen yet: nothing said (0)."""
-        if not self.done:
-            return 0.0
-        mean = sum(self.seconds.values()) / sum(self.done.values())
-        return sum(self.seconds[name] / self.done[name] if self.done.get(name) else mean for name in planned)
 
 
 def span(seconds: float) -> str:

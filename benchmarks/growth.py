@@ -1,9 +1,8 @@
-"""Table `growth`: what more messages in a queue, and more queues and connections, do to rate, memory, restart and disk.
+"""Table `growth`: what more messages in a queue, and more queues and connections, do to rate, memory and restart.
 
 Depth: a fresh broker each time; filled, weighed, killed with -9, started again (timed to its ready line), weighed,
 emptied. Crowd: one broker with many queues; each round opens as many connections, each sends to a queue of its own, one
-message at a time, while a bystander in another process minds its own business. Turnover: messages are sent and received
-at full load behind a standing backlog, and the journal's size on disk is looked at all the while.
+message at a time, while a bystander in another process minds its own business.
 """
 
 from __future__ import annotations
@@ -15,25 +14,21 @@ from collections.abc import Mapping
 from benchmarks.amqp_driver import AmqpDriver, create_queues
 from benchmarks.bystander import Bystander
 from benchmarks.figures import Column, Goal, Row, Table
-from benchmarks.meter import Meter, disk_bytes, process_tree, resident_bytes
+from benchmarks.meter import Meter, process_tree, resident_bytes
 from benchmarks.rounds import Key, Metrics, Outcome, Progress, Step, run_rounds
 from benchmarks.servers import PairbusServer
-from benchmarks.settings import BATCH, MESSAGE_BYTES, WINDOW, Settings, body
+from benchmarks.settings import BATCH, WINDOW, Settings, body
 
 NAME = "growth"
 MEMORY_BYTES_GOAL = 800e6
 RESTART_S_GOAL = 20.0
 DEEPEST = 1_000_000
-SEGMENT_BYTES = 64 << 20
-_LOOK_S = 0.02
 COLUMNS = (
     Column("rate", "messages", "rate"),
     Column("ratio", "÷ shallowest", "ratio"),
     Column("server_us", "server CPU", "us"),
     Column("client_us", "client CPU", "us"),
     Column("memory", "resident", "mb"),
-    Column("disk", "peak disk", "mb"),
-    Column("disk_ratio", "÷ live data", "ratio"),
     Column("memory_each", "per message", "bytes"),
     Column("seconds", "time", "s"),
     Column("p50", "bystander p50", "ms"),
@@ -48,7 +43,6 @@ FILL, MEMORY, RESTART, AFTER, EMPTY = (
     "receive + settle",
 )
 ALONE = "bystander alone"
-TURNOVER = "turnover: send + receive + settle"
 OPEN, CROWD_SEND, CROWD_MEMORY, CROWD_RECEIVE = "connect + attach", "send", "memory", "receive + settle"
 
 
@@ -81,41 +75,6 @@ def _depth_step(depth: int, settings: Settings) -> Step:
             measured[EMPTY, who] = emptying.per_message(depth)
             await driver.close()
         return measured
-
-    return Step(who, run)
-
-
-def _turnover_step(settings: Settings) -> Step:
-    who = f"{settings.backlog:,} messages waiting"
-    payload = body()
-    folder = settings.data / "turnover"
-    count = settings.turnover
-
-    async def run() -> Mapping[Key, Metrics]:
-        with PairbusServer(folder) as server:
-            await create_queues(server, ["busy"])
-            sending = await AmqpDriver.to_pairbus(server, "busy", receive=False)
-            receiving = await AmqpDriver.to_pairbus(server, "busy", send=False)
-            await sending.send_batches(payload, settings.backlog, BATCH, WINDOW)
-            journal = folder / "data" / "bench" / "journal"
-            peak = 0
-
-            async def watch() -> None:
-                nonlocal peak
-                while True:
-                    peak = max(peak, await asyncio.to_thread(disk_bytes, journal))
-                    await asyncio.sleep(_LOOK_S)
-
-            watching = asyncio.ensure_future(watch())
-            with Meter(server.pid) as turning:
-                await asyncio.gather(
-                    sending.send_batches(payload, count, BATCH, WINDOW), receiving.receive(count, WINDOW)
-                )
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
-            await asyncio.gather(sending.close(), receiving.close())
-        live = settings.backlog * len(payload)
-        return {(TURNOVER, who): {**turning.per_message(count), "disk": peak, "disk_ratio": peak / live}}
 
     return Step(who, run)
 
@@ -192,11 +151,7 @@ async def _measure_crowd(settings: Settings) -> Outcome:
             )
 
 
-async def _measure_turnover(settings: Settings) -> Outcome:
-    return await run_rounds([_turnover_step(settings)], settings.rounds, Progress(f"{NAME}, turnover"), warm_up=False)
-
-
-def _rows(depths: Outcome, crowd: Outcome, turnover: Outcome, settings: Settings) -> list[Row]:
+def _rows(depths: Outcome, crowd: Outcome, settings: Settings) -> list[Row]:
     rows = []
     names = [(depth, f"{depth:,} messages") for depth in settings.depths]
     for case in (FILL, EMPTY, MEMORY, RESTART, AFTER):
@@ -217,9 +172,6 @@ def _rows(depths: Outcome, crowd: Outcome, turnover: Outcome, settings: Settings
         for (found, who), metrics in crowd.series.items():
             if found == case:
                 rows.append(Row(f"crowd: {case}", who, dict(metrics)))
-    live = settings.backlog * MESSAGE_BYTES
-    for (case, who), metrics in turnover.series.items():
-        rows.append(Row(case, who, dict(metrics), Goal("disk", below=2 * live + 4 * SEGMENT_BYTES)))
     return rows
 
 
@@ -228,14 +180,11 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
     nothing = Outcome()
     depths = await _measure_depths(settings) if settings.wants(NAME, "depth") else nothing
     crowd = await _measure_crowd(settings) if settings.wants(NAME, "crowd") else nothing
-    turnover = await _measure_turnover(settings) if settings.wants(NAME, "turnover") else nothing
-    table.rows = _rows(depths, crowd, turnover, settings)
+    table.rows = _rows(depths, crowd, settings)
     table.notes += [
         "Depth: 1 KB messages in one queue; restart is from the start of the process to its ready line.",
         f"Crowd: a queue and a connection each for {settings.crowd:,} senders, one message at a time; "
         "connect + attach counts TCP, SASL, $cbs and both links. The bystander sends, receives and settles one at a "
         "time in a process of its own.",
-        f"Turnover: {settings.turnover:,} messages sent and received at full load behind {settings.backlog:,}; "
-        "the journal's size, with its reserve of 16 MB, is at most twice what waits and four segments of 64 MB.",
     ]
-    return table, depths.failures + crowd.failures + turnover.failures
+    return table, depths.failures + crowd.failures

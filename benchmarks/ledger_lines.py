@@ -6,10 +6,9 @@ arguments, whichever checkout reads them. What is planted in them is known: mess
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, TextIO
 
 START_T = 1_700_000_000.0
 QUEUES = ("orders", "bills", "parcels")
@@ -37,47 +36,35 @@ class Book:
 
     def __init__(self, folder: Path, writer: str, pid: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._writer, self._pid = folder, writer, pid
-        self._number = self._size = self._events = 0
-        self._pending: list[str] = []
+        self._folder, self._name = folder, f"{writer}-{pid}"
+        self._first = f'{{"schema":1,"writer":"{writer}","pid":{pid},"t":%.6f,"pairbus":"0.1.0"}}\n'
         self._t = START_T
+        self._number = self.lines = 0
         self._file = self._next()
-        self.lines = 1
 
-    def _next(self):  # type: ignore[no-untyped-def]
+    def _next(self) -> TextIO:
         self._number += 1
-        self._size = self._events = 0
-        file = (self._folder / f"{self._writer}-{self._pid}-{self._number:06d}.jsonl").open("w", encoding="ascii")
-        first = {"schema": 1, "writer": self._writer, "pid": self._pid, "t": self._t, "pairbus": "0.1.0"}
-        file.write(json.dumps(first, separators=(",", ":")) + "\n")
+        self._events = 0
+        file = (self._folder / f"{self._name}-{self._number:06d}.jsonl").open("w", encoding="ascii")
+        self._size = file.write(self._first % self._t)
+        self.lines += 1
         return file
 
-    def add(self, kind: str, t: float, rest: str) -> None:
-        self._pending.append(f'{{"t":{t:.6f},"kind":"{kind}",{rest}}}\n')
-        self._t = t
-        if len(self._pending) >= 10_000:
-            self._flush()
-
-    def _flush(self) -> None:
-        self.lines += len(self._pending)
-        self._events += len(self._pending)
-        text = "".join(self._pending)
-        self._pending.clear()
-        self._file.write(text)
-        self._size += len(text)
-        if self._size >= FILE_BYTES:
-            self._end("rotated")
-            self._file = self._next()
-            self.lines += 1
-
-    def _end(self, reason: str) -> None:
-        self._file.write(f'{{"t":{self._t:.6f},"kind":"end","reason":"{reason}","events":{self._events}}}\n')
-        self._file.close()
+    def _write(self, line: str) -> None:
+        self._size += self._file.write(line)
         self.lines += 1
 
-    def close(self) -> None:
-        self._flush()
-        self._end("closed")
+    def add(self, kind: str, t: float, rest: str) -> None:
+        if self._size >= FILE_BYTES:
+            self.end("rotated")
+            self._file = self._next()
+        self._t = t
+        self._events += 1
+        self._write(f'{{"t":{t:.6f},"kind":"{kind}",{rest}}}\n')
+
+    def end(self, reason: str) -> None:
+        self._write(f'{{"t":{self._t:.6f},"kind":"end","reason":"{reason}","events":{self._events}}}\n')
+        self._file.close()
 
 
 class _Books:
@@ -94,14 +81,14 @@ class _Books:
 
     @property
     def lines(self) -> int:
-        return sum(book.lines + len(book._pending) for book in self.all)
+        return sum(book.lines for book in self.all)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         for book in self.all:
-            book.close()
+            book.end("closed")
 
 
 def write(folder: Path, lines: int, *, skewed: bool = False) -> Written:

@@ -1,8 +1,8 @@
 """CPU, memory and wall time of a stretch of work: of the servers by process id, of the client, of everybody else.
 
 The kernel's per-process CPU clock is read rather than /proc/<pid>/stat, which counts in ticks of 10 ms: 300 messages
-at 50 µs each would be a tick and a half. It holds the time of threads that have ended, too; stat stands in where the
-clock can't be read. Kernel threads that write the pages back are nobody's and show up as "others".
+at 50 µs each would be a tick and a half. It holds the time of threads that have ended, too. Kernel threads that write
+the pages back are nobody's and show up as "others".
 """
 
 from __future__ import annotations
@@ -42,13 +42,7 @@ def cpu_seconds(pid: int) -> float:
     try:
         return time.clock_gettime((~pid << 3) | 2)  # CPUCLOCK_SCHED of that process, all its threads
     except OSError:
-        pass
-    try:
-        # the command may hold spaces and brackets: fields count from the last one
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) * _TICK_S
+        return 0.0  # it has ended
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
@@ -58,18 +52,6 @@ def resident_bytes(pids: Iterable[int]) -> int:
             total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
         except OSError:
             continue
-    return total
-
-
-def disk_bytes(folder: Path) -> int:
-    """Its files at any depth, with what they have allocated ahead."""
-    total = 0
-    for root, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(root, name)).st_size
-            except OSError:
-                continue
     return total
 
 

@@ -79,10 +79,6 @@ class NatsDriver(asyncio.Protocol):
             },
         )
 
-    async def count(self) -> int:
-        state = (await self._request(f"$JS.API.STREAM.INFO.{STREAM}", {}))["state"]
-        return int(state["messages"])
-
     async def send(self, payload: bytes, count: int, window: int) -> None:
         """Each ack makes room for one more publish; `window` 1 is one at a time."""
         frame = b"PUB %b %b.p %d\r\n%b\r\n" % (SUBJECT.encode(), _INBOX, len(payload), payload)

@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -58,26 +59,14 @@ COLUMNS = (
     Column("first_most", "first confirmed, last sender", "ms"),
 )
 
-Call = Callable[..., Awaitable[Any]]
 
-
-def _options(**more: Any) -> dict[str, Any]:
-    return {
-        "primary_name": "bench",
-        "failover_interval": 0,
-        "send_timeout": SEND_TIMEOUT_S,
-        "ping_primary_interval": 1,
-        "backlog_queue_count": 4,
-        **more,
-    }
-
-
-class Pair:
-    """A paired client of either API behind one async face; sync calls run on threads."""
+class Senders:
+    """A client of either API, bare or paired, behind one async face (sync calls run on threads), with its senders."""
 
     def __init__(self, api: str, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads) if api == "sync" else None
-        self._api = api
+        self.senders: list[Any] = []
+        self.raised = 0
         self.client: Any
 
     async def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -85,19 +74,18 @@ class Pair:
             return await function(*args, **options)
         return await asyncio.get_running_loop().run_in_executor(self._pool, partial(function, *args, **options))
 
-    async def open(self, primary: PairbusServer, secondary: PairbusServer, **options: Any) -> None:
-        kind: Any = pairbus.ServiceBusClient if self._api == "sync" else pairbus.aio.ServiceBusClient
-        self.client = await self.call(
-            kind.paired,
-            primary.connection_string,
-            secondary.connection_string,
-            ca_file=secondary.ca_file,
-            **_options(**options),
-        )
+    async def send_all(self, payload: bytes, **options: Any) -> list[float]:
+        """Send a message with each sender at once; return the times that it took, failed or not."""
 
-    async def open_bare(self, primary: PairbusServer) -> None:
-        kind: Any = SyncSdkClient if self._api == "sync" else AsyncSdkClient
-        self.client = kind.from_connection_string(primary.connection_string)
+        async def timed(sender: Any) -> float:
+            began = time.perf_counter()
+            try:
+                await self.call(sender.send_messages, ServiceBusMessage(payload), **options)
+            except Exception:
+                self.raised += 1
+            return (time.perf_counter() - began) * 1000
+
+        return await asyncio.gather(*map(timed, self.senders))
 
     async def close(self) -> None:
         await self.call(self.client.close)
@@ -105,13 +93,39 @@ class Pair:
             self._pool.shutdown()
 
 
-async def _timed(send: Call, raised: list[BaseException]) -> float:
-    began = time.perf_counter()
+@asynccontextmanager
+async def bare(api: str, primary: PairbusServer, entities: Sequence[str]) -> AsyncIterator[Senders]:
+    made = Senders(api, len(entities))
+    kind: Any = SyncSdkClient if api == "sync" else AsyncSdkClient
+    made.client = kind.from_connection_string(primary.connection_string)
+    made.senders = [made.client.get_queue_sender(entity) for entity in entities]
     try:
-        await send()
-    except Exception as error:
-        raised.append(error)
-    return (time.perf_counter() - began) * 1000
+        yield made
+    finally:
+        await made.close()
+
+
+@asynccontextmanager
+async def paired(
+    api: str, primary: PairbusServer, secondary: PairbusServer, entities: Sequence[str], **more: Any
+) -> AsyncIterator[Senders]:
+    made = Senders(api, len(entities))
+    kind: Any = pairbus.ServiceBusClient if api == "sync" else pairbus.aio.ServiceBusClient
+    options = {
+        "primary_name": "bench",
+        "failover_interval": 0,
+        "send_timeout": SEND_TIMEOUT_S,
+        "ping_primary_interval": 1,
+        "backlog_queue_count": 4,
+        **more,
+    }
+    texts = primary.connection_string, secondary.connection_string
+    made.client = await made.call(kind.paired, *texts, ca_file=secondary.ca_file, **options)
+    made.senders = [made.client.get_queue_sender(entity) for entity in entities]
+    try:
+        yield made
+    finally:
+        await made.close()
 
 
 def diverted(latencies: Sequence[float], raised: int) -> dict[str, float]:
@@ -124,45 +138,31 @@ def who_of(name: str, patience: str, api: str) -> str:
 
 
 def _outage_step(
-    case: tuple[str, str],
-    api: str,
-    primary: PairbusServer,
-    secondary: PairbusServer,
-    entities: list[str],
-    after: int,
+    case: tuple[str, str], api: str, primary: PairbusServer, secondary: PairbusServer, entities: list[str], after: int
 ) -> Step:
     payload = body()
     name, patience = case
 
     async def run() -> Mapping[Key, Metrics]:
-        pair = Pair(api, threads=len(entities))
         watch = Diversions()
-        await pair.open(primary, secondary, primary_patience=patience, observers=(watch,))
-        senders = [pair.client.get_queue_sender(entity) for entity in entities]
-
-        def send(sender: Any) -> Call:
-            return partial(pair.call, sender.send_messages, ServiceBusMessage(payload))
-
-        firsts: list[BaseException] = []
-        others: list[BaseException] = []
-        try:
+        async with paired(api, primary, secondary, entities, primary_patience=patience, observers=(watch,)) as senders:
             async with asyncio.timeout(PATIENCE_S):
                 while watch.begins_anew():
                     for _ in range(HEALTHY_SENDS):
-                        await asyncio.gather(*(send(sender)() for sender in senders))
+                        await senders.send_all(payload)
+            if senders.raised:
+                raise RuntimeError(f"{senders.raised} sends failed while all was well")
             async with fault(primary.folder / "data", FAULTS[name], namespace="bench"):
-                first = await asyncio.gather(*(_timed(send(sender), firsts) for sender in senders))
-                rest: list[float] = []
+                first = diverted(await senders.send_all(payload), senders.raised)
+                before, rest = senders.raised, list[float]()
                 with Meter() as meter:
                     for _ in range(after):
-                        rest += await asyncio.gather(*(_timed(send(sender), others) for sender in senders))
-        finally:
-            await pair.close()
+                        rest += await senders.send_all(payload)
         who = who_of(name, patience, api)
         cpu = meter.per_message(len(rest))["client_us"]
         return {
-            (FIRST, who): diverted(first, len(firsts)),
-            (AFTER, who): {**diverted(rest, len(others)), "client_us": cpu},
+            (FIRST, who): first,
+            (AFTER, who): {**diverted(rest, senders.raised - before), "client_us": cpu},
         }
 
     return Step(f"{name} · {patience} · {api}", run)
@@ -177,27 +177,16 @@ def _bare_step(
     async def run() -> Mapping[Key, Metrics]:
         found: dict[Key, Metrics] = {}
         for kind in KINDS:
-            pair = Pair(api, threads=len(entities))
-            if kind == BARE:
-                await pair.open_bare(primary)
-            else:
-                await pair.open(primary, secondary)
-            raised: list[BaseException] = []
-            try:
-                senders = [pair.client.get_queue_sender(entity) for entity in entities]
-
-                def send(sender: Any, pair: Pair = pair) -> Call:
-                    message = ServiceBusMessage(payload)
-                    return partial(pair.call, sender.send_messages, message, timeout=SEND_TIMEOUT_S)
-
-                await asyncio.gather(*(send(sender)() for sender in senders))
+            opened = bare(api, primary, entities) if kind == BARE else paired(api, primary, secondary, entities)
+            async with opened as senders:
+                await senders.send_all(payload, timeout=SEND_TIMEOUT_S)
+                if senders.raised:
+                    raise RuntimeError(f"{senders.raised} sends failed while all was well")
                 took: list[float] = []
                 async with fault(primary.folder / "data", FAULTS[name], namespace="bench"):
                     for _ in range(count):
-                        took += await asyncio.gather(*(_timed(send(sender), raised) for sender in senders))
-            finally:
-                await pair.close()
-            found[(RAISED, f"{kind}, {name}, {api}")] = diverted(took, len(raised))
+                        took += await senders.send_all(payload, timeout=SEND_TIMEOUT_S)
+            found[(RAISED, f"{kind}, {name}, {api}")] = diverted(took, senders.raised)
         return found
 
     return Step(f"bare and paired · {name} · {api}", run)
@@ -264,34 +253,28 @@ def _return_step(api: str, primary: PairbusServer, secondary: PairbusServer, cou
 
     async def run() -> Mapping[Key, Metrics]:
         watch = Returning()
-        pair = Pair(api, threads=count)
-        await pair.open(primary, secondary, observers=(watch,), send_timeout=30)
-        senders = [pair.client.get_queue_sender("returning") for _ in range(count)]
+        entities = ["returning"] * count
+        async with paired(api, primary, secondary, entities, observers=(watch,), send_timeout=30) as senders:
 
-        async def keep_sending(number: int) -> None:
-            serial = 0
-            while str(number) not in watch.confirmed:
+            async def send(number: int, serial: object) -> None:
                 message = ServiceBusMessage(payload, message_id=f"{number}-{serial}")
-                await pair.call(senders[number].send_messages, message)
-                serial += 1
-                await asyncio.sleep(0.2)
+                await senders.call(senders.senders[number].send_messages, message)
 
-        try:
+            async def keep_sending(number: int) -> None:
+                serial = 0
+                while str(number) not in watch.confirmed:
+                    await send(number, serial)
+                    serial += 1
+                    await asyncio.sleep(0.2)
+
             async with fault(primary.folder / "data", "unreachable", namespace="bench"):
-                pair.client.force_failover("returning")
+                senders.client.force_failover("returning")
                 # every sender has its link to the backlog and is used to it when the primary comes back
-                await asyncio.gather(
-                    *(
-                        pair.call(sender.send_messages, ServiceBusMessage(payload, message_id=f"{number}-first"))
-                        for number, sender in enumerate(senders)
-                    )
-                )
+                await asyncio.gather(*(send(number, "first") for number in range(count)))
                 tasks = [asyncio.create_task(keep_sending(number)) for number in range(count)]
                 await asyncio.sleep(1)
             async with asyncio.timeout(PATIENCE_S):
                 await asyncio.gather(*tasks)
-        finally:
-            await pair.close()
         return {(RETURN, f"{count} senders, {api}"): watch.metrics()}
 
     return Step(f"return · {api}", run)
@@ -308,9 +291,8 @@ def rows_from(outcome: Outcome, returning: int) -> list[Row]:
         for (name, patience), most_ms in FIRST_GOALS_MS.items():
             for api in APIS:
                 if metrics := outcome.series.get((case, who_of(name, patience, api))):
-                    all_sent = (
-                        min(metrics["confirmed"].values) >= 1.0
-                    )  # a goal in time is none where a caller saw a failure
+                    # a goal in time is none where a caller saw a failure
+                    all_sent = min(metrics["confirmed"].values) >= 1.0
                     goal = Goal("p99", below=most_ms) if case == FIRST and all_sent else Goal("confirmed", at_least=1.0)
                     rows.append(Row(case, who_of(name, patience, api), dict(metrics), goal))
     for api in APIS:

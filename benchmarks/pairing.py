@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from azure.servicebus import ServiceBusClient
@@ -22,7 +23,7 @@ import pairbus.aio
 from benchmarks.amqp_driver import AmqpDriver, create_queues
 from benchmarks.figures import Column, Goal, Row, Table
 from benchmarks.rounds import Key, Metrics, Outcome, Progress, Step, run_rounds
-from benchmarks.sdk import LISTED, SINGLE, Send, async_sends, sync_sends
+from benchmarks.sdk import LISTED, SINGLE, Send, entered, sends
 from benchmarks.servers import Helper, PairbusServer
 from benchmarks.settings import BATCH, WINDOW, Settings, body
 
@@ -82,44 +83,28 @@ def _step(case: str, api: str, bare: Send, paired: Send, drain: Callable[[int], 
 
 
 async def _measure_cost(primary: PairbusServer, secondary: PairbusServer, settings: Settings) -> Outcome:
-    with ExitStack() as stack:
-        async with AsyncExitStack() as async_stack:
-            connection = primary.connection_string
-            bare = stack.enter_context(ServiceBusClient.from_connection_string(connection))
-            # a sync paired client and an async one share the backlog queues: what they are called does not matter here
-            paired = stack.enter_context(
-                pairbus.ServiceBusClient.paired(
-                    connection, secondary.connection_string, ca_file=secondary.ca_file, **options("bench")
-                )
-            )
-            async_bare = await async_stack.enter_async_context(AsyncServiceBusClient.from_connection_string(connection))
-            async_paired = await async_stack.enter_async_context(
-                await pairbus.aio.ServiceBusClient.paired(
-                    connection, secondary.connection_string, ca_file=secondary.ca_file, **options("bench")
-                )
-            )
-            senders: dict[tuple[str, str], dict[str, Send]] = {}
-            for who, client in ((BARE, bare), (PAIRED, paired)):
-                senders[who, "sync"] = sync_sends(stack.enter_context(client.get_queue_sender("sync")))
-            for who, async_client in ((BARE, async_bare), (PAIRED, async_paired)):
-                sender = await async_stack.enter_async_context(async_client.get_queue_sender("async"))
-                senders[who, "async"] = async_sends(sender)
-            steps = []
-            for api in APIS:
-                driver = await AmqpDriver.to_pairbus(primary, api, send=False)
-                async_stack.push_async_callback(driver.close)
-                for case, count in ((SINGLE, settings.paired_single), (LISTED, settings.paired_listed)):
-                    steps.append(
-                        _step(
-                            case,
-                            api,
-                            senders[BARE, api][case],
-                            senders[PAIRED, api][case],
-                            lambda count, driver=driver: driver.receive(count, WINDOW),  # type: ignore[misc]
-                            count,
-                        )
-                    )
-            return await run_rounds(steps, settings.rounds, Progress(NAME))
+    text = primary.connection_string
+    # a sync paired client and an async one share the backlog queues: what they are called does not matter here
+    paired = {"secondary": secondary.connection_string, "ca_file": secondary.ca_file, **options("bench")}
+    async with AsyncExitStack() as stack:
+        clients = {
+            (BARE, "sync"): ServiceBusClient.from_connection_string(text),
+            (PAIRED, "sync"): pairbus.ServiceBusClient.paired(text, **paired),
+            (BARE, "async"): AsyncServiceBusClient.from_connection_string(text),
+            (PAIRED, "async"): await pairbus.aio.ServiceBusClient.paired(text, **paired),
+        }
+        sending: dict[tuple[str, str], dict[str, Send]] = {}
+        for (who, api), client in clients.items():
+            sender = (await entered(stack, client)).get_queue_sender(api)
+            sending[who, api] = sends(await entered(stack, sender))
+        steps = []
+        for api in APIS:
+            driver = await AmqpDriver.to_pairbus(primary, api, send=False)
+            stack.push_async_callback(driver.close)
+            for case, count in ((SINGLE, settings.paired_single), (LISTED, settings.paired_listed)):
+                bare, pair = sending[BARE, api][case], sending[PAIRED, api][case]
+                steps.append(_step(case, api, bare, pair, partial(driver.receive, window=WINDOW), count))
+        return await run_rounds(steps, settings.rounds, Progress(NAME))
 
 
 def _memory_step(kind: str, primary: PairbusServer, secondary: PairbusServer, settings: Settings) -> Step:

@@ -65,10 +65,6 @@ def _serve(report: str, ledger: str) -> None:
     from pairbus.spark.reports.ledgers import read_ledgers, size_of
 
     spark = session(conf=at_start(size_of(ledger)))
-    if report == "tables":
-        read_ledgers(spark, ledger).to_parquet(f"{ledger}-tables")
-        print(json.dumps({}), flush=True)
-        return
     spark.range(2).count()
     print(json.dumps({"ready": True}), flush=True)
     if sys.stdin.readline():

@@ -52,15 +52,8 @@ def packed(lines: Path) -> Path:
     """Return a folder with the same ledger as Parquet."""
     folder = lines.with_name(f"{lines.name}-packed")
     shutil.copytree(lines, folder)
-    compacted = subprocess.run(
-        [COMMAND, "ledger", "compact", folder], env=environment(), capture_output=True, text=True
-    )
-    if compacted.returncode == 0:
-        return folder
-    if "No such command" not in compacted.stderr:
-        raise RuntimeError(f"pairbus ledger compact ended with {compacted.returncode}: {compacted.stderr}")
-    with ReportHost("tables", str(folder)):
-        return folder.with_name(f"{folder.name}-tables")
+    subprocess.run([COMMAND, "ledger", "compact", folder], env=environment(), capture_output=True, check=True)
+    return folder
 
 
 def rows_from(outcome: Outcome, lines: int) -> list[Row]:

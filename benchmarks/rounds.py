@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.figures import Series, Took, span
+from benchmarks.figures import Series
 
 STEP_S_MAX = 900.0
 Metrics = Mapping[str, float]
@@ -47,7 +47,7 @@ class Outcome:
 
 
 class Progress:
-    """To stderr: what runs, how far, how long still. One line rewritten on a terminal; else a line every 10 s."""
+    """To stderr: what runs, and how far. One line rewritten on a terminal; else a line every 10 s."""
 
     def __init__(self, table: str, stream: object = sys.stderr) -> None:
         self._table = table
@@ -71,19 +71,14 @@ class Progress:
 async def run_rounds(steps: Sequence[Step], rounds: int, progress: Progress, *, warm_up: bool = True) -> Outcome:
     outcome = Outcome()
     collected: dict[Key, dict[str, list[float]]] = {}
-    seconds: dict[str, float] = {}
-    done: dict[str, int] = {}
     alive = list(steps)
     plan_rounds = rounds + warm_up
     for number in range(plan_rounds):
         order = alive[::-1] if number % 2 else alive[:]
-        for index, step in enumerate(order):
-            left = [s.name for s in order[index:]] + [s.name for s in alive] * (plan_rounds - number - 1)
-            to_go = Took(seconds, done).to_go(left)
+        for step in order:
             what = f"round {number + 1 - warm_up} of {rounds}" if number >= warm_up else "warming up"
-            started = time.perf_counter()
             await turn()
-            progress.show(f"{what} · {step.name}" + (f" · {span(to_go)} to go" if to_go else ""))
+            progress.show(f"{what} · {step.name}")
             try:
                 async with asyncio.timeout(STEP_S_MAX):
                     measured = await step.run()
@@ -94,8 +89,6 @@ async def run_rounds(steps: Sequence[Step], rounds: int, progress: Progress, *, 
                 progress.show(f"failed, left out: {said}", always=True)
                 traceback.print_exc()
                 continue
-            seconds[step.name] = seconds.get(step.name, 0.0) + time.perf_counter() - started
-            done[step.name] = done.get(step.name, 0) + 1
             if number >= warm_up:
                 for key, metrics in measured.items():
                     for metric, value in metrics.items():

@@ -1,5 +1,5 @@
-"""Table `scale`: how the rate of the syphon on Spark depends on the size of the backlog, on queues and receivers, and
-on executors, with a destination that is near and one 20 ms away; what starting Spark, and a query, costs.
+"""Table `scale`: how the rate of the syphon on Spark depends on the size of the backlog and on executors, with a
+destination that is near and one 20 ms away; what starting Spark, and a query, costs.
 
 On one machine executors, brokers and Spark's driver share the same cores. So executors are also measured as if each had
 a small machine of its own: the kernel gives each a part of a core.
@@ -24,7 +24,7 @@ from benchmarks.settings import Settings
 from benchmarks.spark_host import QUICK_JAVA, SparkHost
 
 NAME = "scale"
-DEPTH, RECEIVERS, EXECUTORS, START = "by backlog", "by queues", "by executors", "start-up of Spark"
+DEPTH, EXECUTORS, START = "by backlog", "by executors", "start-up of Spark"
 FAR_S = 0.02
 FAR = f"{EXECUTORS}, {FAR_S * 1000:.0f} ms away"
 #: Of a core, for each executor where they have none in common: so little that brokers and driver have what they need.
@@ -34,8 +34,6 @@ APART = f"{FAR}, each with {SHARE:.0%} of a core"
 GOALS = {EXECUTORS: 1.0, FAR: 1.6, APART: 1.6}
 #: How Java's process that is an executor can be told from the others.
 EXECUTOR_CLASS = b"CoarseGrainedExecutorBackend"
-#: Queues and least tasks of a batch.
-SHAPES = ((1, 1), (1, 2), (spark.QUEUES, 1))
 #: Half a million messages take minutes.
 DEPTH_ROUNDS_MAX = 3
 COLUMNS = (
@@ -50,7 +48,7 @@ COLUMNS = (
 
 
 def rows_from(outcome: Outcome, depths: Sequence[str], starts: Mapping[str, float]) -> list[Row]:
-    """Make the rows. The first of those by queues and by executors, as `outcome` has them, is what the others are held
+    """Make the rows. The first of those by executors, as `outcome` has them, is what the others are held
     against."""
     rows = []
     smallest = outcome.get(DEPTH, depths[0], "flowing") if depths else None
@@ -60,18 +58,18 @@ def rows_from(outcome: Outcome, depths: Sequence[str], starts: Mapping[str, floa
             if smallest is not None and "flowing" in metrics and who != depths[0]:
                 metrics["flat"] = metrics["flowing"].over(smallest)
             rows.append(Row(DEPTH, who, metrics))
-    for case in (RECEIVERS, EXECUTORS, FAR, APART):
+    for case in GOALS:
         first: Series | None = None
         for (found, who), series in outcome.series.items():
             if found == case:
                 metrics = dict(series)
                 goal = None
-                rate = metrics["flowing" if case in GOALS and "flowing" in metrics else "rate"]
+                rate = metrics["flowing" if "flowing" in metrics else "rate"]
                 if first is None:
                     first = rate
                 else:
                     metrics["flat"] = rate.over(first)
-                    goal = Goal("flat", at_least=GOALS[case]) if case in GOALS else None
+                    goal = Goal("flat", at_least=GOALS[case])
                 rows.append(Row(case, who, metrics, goal))
     rows += [Row(START, master, {"seconds": Series((seconds,))}) for master, seconds in starts.items()]
     return rows
@@ -125,15 +123,6 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
                 ]
                 await steps[0].run()  # all of Spark's first times, in the smallest of them
                 await add(steps, warm_up=False, rounds_max=DEPTH_ROUNDS_MAX)
-        count = settings.spark_messages
-        if settings.wants(NAME, "queues"):
-            with SparkHost(spark.LOCAL, QUICK_JAVA) as host:
-                steps = [
-                    bench.spark_step(host, RECEIVERS, f"{queues} queues, at least {tasks} tasks", count, queues,
-                                     min_partitions=tasks)
-                    for queues, tasks in SHAPES
-                ]  # fmt: skip
-                await add(steps, warm_up=not settings.quick)
         if settings.spark_clusters and settings.wants(NAME, "executors"):
             with ExitStack() as stack:
                 shares = stack.enter_context(CpuShare(SHARE))
@@ -155,13 +144,12 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
                         await add(steps_of(APART), warm_up=True)
     table.rows = rows_from(outcome, depths, starts)
     table.notes.append(
-        f"1 KB messages, {spark.QUEUES} backlog queues, {len(spark.DESTINATIONS)} destinations; by queues "
-        f"{settings.spark_messages:,} of them, by executors {settings.spark_scaled:,}. Messages a second are those of "
+        f"1 KB messages, {spark.QUEUES} backlog queues, {len(spark.DESTINATIONS)} destinations; by "
+        f"executors {settings.spark_scaled:,} of them. Messages a second are those of "
         "the whole drain, from its start to the look that finds the queues empty. The start of its query takes as long "
         "for few as for many, so it is shown apart: the first messages are confirmed after so many seconds, and "
         "flowing is the rate of those that come after them. Flowing rates are held against the smallest backlog's and "
-        f"against one executor's; by queues, those of the whole drain. {FAR_S * 1000:.0f} ms away: the primary's "
-        "answers come so much later."
+        f"against one executor's. {FAR_S * 1000:.0f} ms away: the primary's answers come so much later."
     )
     table.notes.append(
         "Executors, brokers and Spark's driver share the machine's cores, so executors are measured with "

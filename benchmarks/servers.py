@@ -12,16 +12,16 @@ import ctypes
 import json
 import os
 import secrets
-import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 ROOT = Path(__file__).parents[1]
 COMMAND = Path(sys.executable).with_name("pairbus")
@@ -53,6 +53,17 @@ def free_port() -> int:
 def environment() -> dict[str, str]:
     """Return this process's, in which every interpreter finds the pairbus that is installed for it."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def _ended(process: subprocess.Popen[Any]) -> None:
+    """Wait for the end of a process that was asked to end, and kill it where that takes long."""
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
 
 
 class Helper:
@@ -94,12 +105,7 @@ class Helper:
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        try:
-            self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
+        _ended(self._process)
 
 
 class Server:
@@ -159,21 +165,16 @@ class Server:
 
     def kill(self) -> None:
         """As a crash would: no clean shutdown."""
-        if self._process:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
+        self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(how)
+            _ended(process)
 
     def remove(self) -> None:
         self.stop()
@@ -228,38 +229,18 @@ class PairbusServer(Server):
 
     def _ready_line(self) -> bytes:
         assert self._process is not None and self._process.stdout is not None
-        deadline = time.monotonic() + START_S
-        line = b""
-        while not line.endswith(b"\n"):
-            wait = deadline - time.monotonic()
-            if wait <= 0 or not select.select([self._process.stdout], [], [], wait)[0]:
-                raise ServerFailed(f"pairbus broker wasn't ready within {START_S:.0f} s: {self.said()}")
-            more = os.read(self._process.stdout.fileno(), 65536)
-            if not more:
-                self._process.wait(STOP_S)
-                self._check_alive()
-            line += more
-        return line.split(b"\n", 1)[0]
-
-    def stop(self) -> None:
-        pipe = self._process.stdout if self._process else None
-        super().stop()
-        if pipe:
-            pipe.close()
-
-    def kill(self) -> None:
-        pipe = self._process.stdout if self._process else None
-        super().kill()
-        if pipe:
-            pipe.close()
+        too_late = threading.Timer(START_S, self._process.kill)
+        too_late.start()
+        line: bytes = self._process.stdout.readline()
+        too_late.cancel()
+        if not line:
+            self._process.wait(STOP_S)
+            self._check_alive()
+        return line
 
 
 class NatsServer(Server):
     name = "nats"
-
-    def __init__(self, folder: Path, sync_interval: str | None = None) -> None:
-        super().__init__(folder)
-        self._sync_interval = sync_interval
 
     @staticmethod
     def command() -> str:
@@ -273,22 +254,11 @@ class NatsServer(Server):
         said = subprocess.run([cls.command(), "--version"], capture_output=True, text=True, timeout=30)
         return said.stdout.strip().removeprefix("nats-server: v")
 
-    @classmethod
-    def can_sync_always(cls, scratch: Path) -> bool:
-        """`sync_interval` came with 2.10 (nats-server pull request 4483); an older one refuses the field."""
-        scratch.mkdir(parents=True, exist_ok=True)
-        config = scratch / "try.conf"
-        config.write_text(f'jetstream {{ store_dir: "{scratch}/try", sync_interval: always }}\n')
-        tried = subprocess.run([cls.command(), "-t", "-c", str(config)], capture_output=True, timeout=30)
-        return tried.returncode == 0
-
     def start(self) -> None:
         self.port = self.port or free_port()
-        sync = f", sync_interval: {self._sync_interval}" if self._sync_interval else ""
         config = self.folder / "nats.conf"
         config.write_text(
-            f'listen: "127.0.0.1:{self.port}"\n'
-            f'jetstream {{ store_dir: "{self.folder}/store", max_file_store: 20GB{sync} }}\n'
+            f'listen: "127.0.0.1:{self.port}"\njetstream {{ store_dir: "{self.folder}/store", max_file_store: 20GB }}\n'
         )
         self._spawn([self.command(), "-c", str(config)])
         self._await_port()

@@ -27,12 +27,8 @@ class Settings:
     sdk_listed: int = 3_000
     depths: tuple[int, ...] = (10_000, 100_000, 1_000_000)
     fanout: tuple[int, ...] = (1, 2, 5, 10)  # subscriptions of a topic
-    rules: tuple[tuple[str, int], ...] = (("SQL", 1), ("SQL", 100), ("SQL", 1_000), ("correlation", 10_000))
     published: int = 10_000
-    fanout_stored: int = 50_000
     crowd: int = 1_000  # queues, and connections
-    backlog: int = 10_000  # that waits while others come and go
-    turnover: int = 300_000
     crowd_s: float = 3.0  # how long the bystander is watched, alone and in the crowd
     beside: int = 1_000_000  # messages of one queue, of which all come at once
     beside_rules: int = 200
@@ -68,13 +64,9 @@ class Settings:
             sdk_listed=200,
             depths=(1_000, 3_000),
             fanout=(1, 3),
-            rules=(("SQL", 1), ("SQL", 150), ("correlation", 150)),
             published=500,
-            fanout_stored=1_000,
             crowd=20,
             crowd_s=0.3,
-            backlog=500,
-            turnover=3_000,
             beside=2_000,
             beside_rules=20,
             beside_entities=200,

@@ -9,19 +9,16 @@ that finds the queues empty; of the in-process engine's, which is the command `p
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from pathlib import Path
 
 from benchmarks import syphon
 from benchmarks.amqp_driver import AmqpDriver, create_queues
 from benchmarks.figures import Column, Goal, Row, Table
 from benchmarks.meter import Reading, cpu_seconds, process_tree
 from benchmarks.rounds import Key, Metrics, Outcome, Progress, Step, run_rounds
-from benchmarks.servers import COMMAND, PairbusServer
+from benchmarks.servers import PairbusServer
 from benchmarks.settings import BATCH, MESSAGE_BYTES, WINDOW, Settings
 from benchmarks.spark_host import QUICK_JAVA, SparkHost
 
@@ -57,6 +54,11 @@ PATHS = syphon.backlog_paths(QUEUES)
 class Bench:
     def __init__(self, primary: PairbusServer, secondary: PairbusServer) -> None:
         self.primary, self.secondary = primary, secondary
+        self._named = {
+            "primary": primary.connection_string,
+            "secondary": secondary.connection_string,
+            "primary_name": syphon.PRIMARY_NAME,
+        }
 
     async def fill(self, total: int, queues: int = QUEUES) -> None:
         await syphon.fill(self.secondary, PATHS[:queues], DESTINATIONS, total)
@@ -96,16 +98,15 @@ class Bench:
         return Step(f"{case}: {who}", run)
 
     async def _drain(self, host: SparkHost, **options: object) -> dict[str, float]:
-        namespaces = {"primary": self.primary.connection_string, "secondary": self.secondary.connection_string}
-        return await asyncio.to_thread(host.ask, "drain", **namespaces, primary_name=syphon.PRIMARY_NAME, **options)
+        return await asyncio.to_thread(host.ask, "drain", **self._named, **options)
 
     def idle_step(self, host: SparkHost, settle_s: float, seconds: float) -> Step:
         """What a syphon takes that has nothing to do, and how soon a message that comes then is confirmed."""
-        namespaces = {"primary": self.primary.connection_string, "secondary": self.secondary.connection_string}
-        named = {**namespaces, "primary_name": syphon.PRIMARY_NAME, "count": QUEUES}
 
         async def run() -> Mapping[Key, Metrics]:
-            said = await asyncio.to_thread(host.ask, "idle", **named, settle_s=settle_s, seconds=seconds)
+            said = await asyncio.to_thread(
+                host.ask, "idle", **self._named, count=QUEUES, settle_s=settle_s, seconds=seconds
+            )
             begun = time.perf_counter()
             arrival = asyncio.create_task(asyncio.to_thread(host.ask, "arrival"))
             await self.fill(BATCH)
@@ -149,53 +150,16 @@ class Bench:
 
         return Step("connector", run)
 
-    def session_step(self, who: str, *java_options: str) -> Step:
-        """From the start of a process to the end of its session's first job."""
 
-        async def run() -> Mapping[Key, Metrics]:
-            with await asyncio.to_thread(SparkHost, LOCAL, *java_options) as host:
-                cpu_s = sum(map(cpu_seconds, process_tree(host.pid)))
-            return {(START, who): {"seconds": host.start_s, "cpu_s": cpu_s}}
+def session_step() -> Step:
+    """From the start of a process to the end of its session's first job."""
 
-        return Step(f"{START}: {who}", run)
+    async def run() -> Mapping[Key, Metrics]:
+        with await asyncio.to_thread(SparkHost, LOCAL, QUICK_JAVA) as host:
+            cpu_s = sum(map(cpu_seconds, process_tree(host.pid)))
+        return {(START, FIRST_JOB): {"seconds": host.start_s, "cpu_s": cpu_s}}
 
-    def command_step(self, who: str, *command: str, count: int = 0, ends_with: int = 0) -> Step:
-        """A whole command, with `count` messages to move and that exit code."""
-        namespaces = {
-            "PAIRBUS_PRIMARY": self.primary.connection_string,
-            "PAIRBUS_SECONDARY": self.secondary.connection_string,
-        }
-
-        async def run() -> Mapping[Key, Metrics]:
-            if count:
-                await self.fill(count)
-            begun = time.perf_counter()
-            ran = await asyncio.to_thread(
-                subprocess.run,
-                [str(COMMAND), *command],
-                env={**os.environ, **namespaces},
-                capture_output=True,
-                text=True,
-            )
-            seconds = time.perf_counter() - begun
-            if ran.returncode != ends_with:
-                raise RuntimeError(f"{who} ended with {ran.returncode}: {ran.stdout}{ran.stderr}")
-            if count:
-                await self.empty(count)
-            return {(START, who): {"seconds": seconds}}
-
-        return Step(f"{START}: {who}", run)
-
-    def start_steps(self, folder: Path) -> list[Step]:
-        ledger = str(folder / "ledger")
-        drain = ("syphon", "--drain", "--count", str(QUEUES), "--primary-name", syphon.PRIMARY_NAME, "--ledger", ledger)
-        return [
-            self.session_step(FIRST_JOB, QUICK_JAVA),
-            self.session_step("session(), and first job"),
-            self.command_step("pairbus syphon --drain", *drain, count=BATCH * len(DESTINATIONS)),
-            # There is no receiver's ledger, so that it does not know what became of the messages.
-            self.command_step("pairbus audit", "audit", ledger, "--json", ends_with=3),
-        ]
+    return Step(f"{START}: {FIRST_JOB}", run)
 
 
 def flow(said: Mapping[str, float]) -> Metrics:
@@ -241,7 +205,7 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
         bench = Bench(primary, secondary)
         if settings.wants(NAME, "start"):
             rounds = min(START_ROUNDS_MAX, settings.rounds)
-            outcome = await run_rounds(bench.start_steps(settings.data), rounds, progress, warm_up=not settings.quick)
+            outcome = await run_rounds([session_step()], rounds, progress, warm_up=not settings.quick)
         for case, java_options in ((HOME, [QUICK_JAVA]), (CONNECTOR, [])):
             if not settings.wants(NAME, "home" if case == HOME else case):
                 continue
@@ -266,7 +230,7 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
         f"the connector writes and reads {settings.spark_messages:,}.",
         f"Spark on {LOCAL}, for the syphon with Java as `pairbus syphon` starts it (its quick compiler alone), for the "
         "connector as `session()` does. The start-up is not in the rates: seconds from the start of a process to the "
-        "end of its session's first job; and whole commands, with 300 messages and with the ledger about them.",
+        "end of its session's first job.",
         "The start of a query takes as long for few messages as for many, and is in Spark's rate and CPU: the first "
         "message is confirmed after so many seconds, and flowing is the rate after it.",
         f"Idle: the syphon's processes over {IDLE_S:.0f} s, {QUEUES} queues, a minute after the last message, and the "
