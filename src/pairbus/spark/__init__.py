@@ -2,8 +2,8 @@
 
 from pairbus.spark import register, session, syphon
 
-The names are looked up when they are first asked for. Every Python process that Spark starts imports this package, for
-the reader or the writer in it: it must not pay for the SDK and the pipelines, which only the application needs.
+The names are imported on first use. Every Python process that Spark starts imports this package for the reader or the
+writer in it, and must not import the SDK and the pipelines, which only the application needs.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Turns what a stream's sink is handed into Arrow batches on every Spark: before 4.1 it is handed rows. Pure."""
+"""Converts the input of a stream's sink into Arrow batches on every Spark: before 4.1 the sink gets rows. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides how many messages a request asks for, and how many each of the tasks that compete for a queue. Pure."""
+"""Decides how many messages a request asks for, and how they are shared among tasks that compete for a queue. Pure."""
 
 from __future__ import annotations
 

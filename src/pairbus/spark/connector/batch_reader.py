@@ -1,8 +1,7 @@
-"""Reads for `spark.read.format("servicebus")` what entities hold, in slices that workers peek side by side.
+"""Reads the messages of entities for `spark.read.format("servicebus")`, in slices that workers peek in parallel.
 
-Takes nothing away and locks nothing. The slices are sequence ranges of each partition as they stood when the query was
-planned; what comes later is not in the result. `plan` decides the slices, `Wanted` which of them a query's filters
-still need.
+It removes and locks nothing. The slices are sequence ranges of each partition at the time when the query was planned;
+later messages are not in the result. `plan` decides the slices, `Wanted` which of them a query's filters still need.
 """
 
 from __future__ import annotations

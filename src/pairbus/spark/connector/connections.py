@@ -1,7 +1,7 @@
-"""Keeps the connections of a Python worker or of the driver for the life of the process, for all that runs in it.
+"""Keeps the connections of a Python worker or of the driver for the life of the process, for all of its tasks.
 
 A worker serves many micro-batches; opening a connection for each would cost more than the work. The wire client opens
-and reopens links by itself, so nothing here watches them.
+and reopens links itself, so nothing here watches them.
 """
 
 from __future__ import annotations

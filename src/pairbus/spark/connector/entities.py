@@ -4,7 +4,7 @@
     news/Subscriptions/all               a subscription; news/Subscriptions/*, all of them
     order*            every queue whose name fits; a glob never finds backlog or dead-letter queues unless it names them
 
-Plain paths are taken as they are, so that no Manage right is needed for them.
+Plain paths are used without looking them up, so they need no Manage right.
 """
 
 from __future__ import annotations

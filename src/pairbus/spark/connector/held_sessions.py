@@ -1,9 +1,9 @@
 """Keeps the sessions that a task of a `lock` stream has read from locked until their messages are settled.
 
-A session is locked while the link is open on which it was accepted, but its messages are settled by token, by other
+A session is locked while the link on which it was accepted is open, but its messages are settled by token, by other
 processes and after the task has ended. So the links stay open here, in the Python worker, which Spark keeps for later
-tasks. A peek tells what was settled. A session is given back as soon as its messages are settled, for the next batch or
-another receiver; otherwise its lock ends in its time, which counts as a delivery, as it does without sessions.
+tasks. A peek shows which messages were settled. A session is released as soon as its messages are settled, for the next
+batch or another receiver; otherwise its lock expires, which counts as a delivery, as it does without sessions.
 """
 
 from __future__ import annotations

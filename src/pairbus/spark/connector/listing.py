@@ -1,7 +1,7 @@
-"""Asks the administration client what a namespace has, where an `entity` option holds a glob, or to count.
+"""Lists a namespace's entities with the administration client if an `entity` option has a glob, or to count messages.
 
-A stream with a glob asks again now and then, so that it finds entities that are made while it runs. The SDK is imported
-when there is something to ask: every Python process that Spark starts imports this module, and few ask.
+A stream with a glob lists again from time to time, so that it finds entities that are created while it runs. The SDK is
+imported on first use: every Python process that Spark starts imports this module, and few of them list.
 """
 
 from __future__ import annotations

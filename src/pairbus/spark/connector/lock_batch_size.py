@@ -1,10 +1,9 @@
 """Decides how many messages a batch of a `lock` stream may lock, so that it is settled within a third of the locks.
 
-Decided by the lock that the entity really gives, by the rate of the batches before where that is known, and by whether
-messages came again: a message that was delivered before, after a batch that took longer than its share of the lock,
-says that the batch was too large.
+It decides by the lock that the entity really gives, by the rate of earlier batches if it is known, and by redeliveries:
+a redelivered message after a batch that took longer than its share of the lock shows that the batch was too large.
 
-Pure: `now` comes from outside.
+Pure: callers pass `now`.
 """
 
 from __future__ import annotations

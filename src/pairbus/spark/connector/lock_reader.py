@@ -1,9 +1,9 @@
 """Reads a stream in mode `lock`: rows are peek-locked messages with their lock tokens, for a sink that settles them.
 
 The queue is the state; the offset only counts batches, so a lost checkpoint loses nothing. A batch that Spark runs
-again finds other messages: those of the first try come back when their locks end. No lock is renewed; a batch is kept
-small enough to be settled within a third of the lock. With `sessions` a task accepts one session after the other, and
-reads each in order; `held_sessions` keeps them locked.
+again finds other messages: those of the first attempt come back when their locks expire. No lock is renewed; a batch is
+kept small enough to be settled within a third of the lock. With `sessions` a task accepts one session after the other,
+and reads each in order; `held_sessions` keeps them locked.
 """
 
 from __future__ import annotations

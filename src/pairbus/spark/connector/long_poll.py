@@ -1,8 +1,8 @@
-"""Waits for messages while there is nothing to do: one long poll of 15 minutes per queue.
+"""Waits for messages while a stream is idle: one long poll of 15 minutes per queue.
 
-Lives in the driver-side process of a `lock` stream, on a thread with its own loop. Spark asks for the latest
-offset dozens of times a second; this answers from memory. What a poll yields is released at once: it only says
-that a batch is worth starting.
+It runs in the driver-side process of a `lock` stream, on a thread with its own loop. Spark asks for the latest offset
+dozens of times a second; this module answers from memory. Messages that a poll receives are released at once: they only
+show that a batch is worth starting.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Checks the options of the `servicebus` data source: which there are, what they may be and mean together. Pure.
+"""Checks the options of the `servicebus` data source: their names, values and combinations. Pure.
 
-Decides and reports; it opens nothing and reads no environment but the mapping that it is given. Spark hands options
-over as text, with names of any case. No text or repr made here holds a key.
+It opens nothing and reads no environment except the mapping that it is given. Spark passes options as text, with names
+in any letter case. No text or repr made here contains a key.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Messages between the processes of one query on the driver's machine: lines of JSON in a folder of theirs.
+"""Passes messages between the processes of one query on the driver's machine: lines of JSON in a shared folder.
 
 Spark runs the source's offsets, the sink's commits and the application in three processes. The sink writes what was
-moved, the source what it polled; the application reads both, and asks both to stop. A reader passes over a line that is
-not whole yet.
+moved, the source what it polled; the application reads both, and asks both to stop. A reader skips a line that is still
+incomplete.
 """
 
 from __future__ import annotations

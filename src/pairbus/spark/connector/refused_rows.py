@@ -1,7 +1,7 @@
 """Writes the rows of one task that are refused permanently to a Parquet file under the option `refusedPath`.
 
-The file gets its name when the task is done, and the name is that of the task, so that a task which Spark runs again
-replaces what it wrote before. Nothing is decided here about which rows are refused.
+The file gets its name when the task is done, and is named after the task, so that a task that Spark runs again replaces
+its earlier file. It does not decide which rows are refused.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Declares the columns of the `servicebus` source, and converts between encoded messages and rows. Pure.
 
-Decides which column holds what; moves nothing. `amqp` is the message as the broker gave it, byte for byte; the other
-columns are for people. Reading never fails on a message: what can't be shown in a column is null there and whole in
-`amqp`. Writing takes `amqp` where a row has it, without what the broker added, else makes the message of the typed
-columns.
+It decides the content of each column. `amqp` is the message as the broker gave it, byte for byte; the other columns are
+for people. Reading never fails on a message: a value that a column can't show is null there and complete in `amqp`.
+Writing uses `amqp` if a row has it, without the broker's additions, or else makes the message from the typed columns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Holds which messages of an entity were chosen: sequence numbers as ranges, so that millions fit into a task.
+"""Holds the chosen messages of an entity: sequence numbers as ranges, so that millions fit into a task.
 
-Pure. What is chosen is chosen by peek, before anything is locked; what is locked afterwards and not among these goes
-back untouched.
+Pure. Messages are chosen by peek, before any is locked; messages that are locked afterwards and not among the chosen
+ones are released.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The data source `servicebus`: reads the options, and hands out the readers and writers.
 
-Found by its short name through the package `pyspark_servicebus`, or registered by hand with `register(spark)`.
+Spark finds it by its short name through the package `pyspark_servicebus`, or after `register(spark)`.
 """
 
 from __future__ import annotations

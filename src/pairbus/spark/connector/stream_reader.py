@@ -1,15 +1,15 @@
 """`spark.readStream.format("servicebus")` by sequence number: modes `peek` and `delete`. Mode `lock` is in lock_reader.
 
 The offset is the next sequence number of each entity and partition (see offsets), so a batch can be read again, by
-another worker or after a crash, and is the same except for what was taken away meanwhile. `admit` decides how far a
-batch goes.
+another worker or after a crash, and is the same except for messages that were removed meanwhile. `admit` decides how
+far a batch goes.
 
-Beside each number stands when the message before it was enqueued, which tells an entity that was deleted and made again
-(see offsets): it is read from its first message, or fails the query with failOnDataLoss.
+The offset also has the time at which the message before each number was enqueued, which shows that an entity was
+deleted and recreated (see offsets): it is then read from its first message, or the query fails with failOnDataLoss.
 
-`delete` removes what Spark has committed: Spark hands `latestOffset` a start that it has written down, and tells
-`commit` one batch late. The last batch of an AvailableNow run is removed at the start of the next; before Spark 4.2,
-which hands over no start, by the next batch that finds something.
+`delete` removes what Spark has committed: Spark passes `latestOffset` a start that it has recorded, and calls `commit`
+one batch late. The last batch of an AvailableNow run is removed at the start of the next; before Spark 4.2, which
+passes no start, by the next batch that finds messages.
 """
 
 from __future__ import annotations

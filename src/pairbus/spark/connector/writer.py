@@ -1,10 +1,10 @@
-"""Writes `df.write` and `df.writeStream` to Service Bus: each message is confirmed before Spark hears of it.
+"""Writes `df.write` and `df.writeStream` to Service Bus; a task succeeds only when every message is confirmed.
 
 At least once: a task that Spark runs again sends again, with the same message ids (`row_ids`), so that duplicate
-detection at the destination removes the second copies. What can never be sent is found before anything of its chunk of
-about 16 MB is sent; a destination that is busy, full or unreachable is waited for in the task. Rows of a `lock` stream
-are settled where they came from, after their confirm, if the options say where that is; one whose lock has ended is
-not sent, since another receiver may have it by now.
+detection at the destination removes the second copies. Rows that can never be sent are found before any of their chunk
+of about 16 MB is sent; a destination that is busy, full or unreachable is waited for in the task. Rows of a `lock`
+stream are settled where they came from, after they are confirmed, if the options name that namespace; one whose lock
+has expired is not sent, since another receiver may have it by now.
 """
 
 from __future__ import annotations

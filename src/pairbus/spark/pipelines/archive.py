@@ -2,10 +2,10 @@
 
     FOLDER/batch=20261116T024500-1f3a-0001/part-….parquet         the connector's columns; `amqp` is the exact message
 
-With `remove` a message is completed only after the file that holds it is committed: what an interrupted run has not
-completed is still in the entity, and a rerun archives it again. A message that is in the folder twice (same entity,
-sequence number and enqueued time) counts once when the folder is read. Without `remove` it is a copy by peek, scheduled
-and deferred messages included.
+With `remove` a message is completed only after the file that holds it is committed: messages that an interrupted run
+has not completed are still in the entity, and a rerun archives them again. A message that is in the folder twice (same
+entity, sequence number and enqueued time) counts once when the folder is read. Without `remove` it is a copy by peek,
+scheduled and deferred messages included.
 """
 
 from __future__ import annotations

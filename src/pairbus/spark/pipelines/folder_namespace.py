@@ -2,12 +2,12 @@
 
     FOLDER/_pairbus.namespace.contoso      one small file; readers pass over names with _
 
-A message is known in a folder by entity, sequence number and enqueued time. Two namespaces can have all three alike:
-the message that comes second would be taken for one that is there already, and removed without being written.
+A folder identifies a message by entity, sequence number and enqueued time. Two namespaces can have messages with all
+three the same: the second would be taken for one that is there already, and removed without being written.
 
-Folders of earlier versions name no namespace. The first to write there does so, if no message that its entity holds now
-is in the folder: what is enqueued later has another time. If one is, it may have been left behind by a run that died,
-or be another namespace's. Only the user can know; so that is refused as well, and nothing is lost.
+Folders of earlier versions name no namespace. The first run that writes there records its own, if no message that its
+entity holds now is in the folder: later messages have other times. If one is, it may have been left by a run that died,
+or belong to another namespace. Only the user can know, so that is refused as well, and nothing is lost.
 """
 
 from __future__ import annotations

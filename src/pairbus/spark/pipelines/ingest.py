@@ -2,10 +2,11 @@
 
     wait by long poll ──▶ lock and stage ──▶ look up ──▶ commit file by file ──▶ complete by token ──▶ again
 
-A message is completed only after the file that holds it is in the table. What was committed and not completed, since
-something died in between, comes again when its lock ends; it is then found in the table, and completed without being
-written a second time. So it matters nowhere how far a batch came, and no batch is repeated: only messages count.
-`message_table` decides what is written and where a message may be already; `table_files` renames, syncs and locks.
+A message is completed only after the file that holds it is in the table. A message that was committed but not
+completed, because something died in between, comes again when its lock expires; it is then found in the table, and
+completed without being written a second time. So it doesn't matter how far a batch came, and no batch is repeated: only
+messages count. `message_table` decides what is written and where a message may be already; `table_files` renames, syncs
+and locks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes and reads the Parquet files of an archive on this machine, for an archive or a restore in this process.
 
-The folders, columns and types are those that Spark writes, so that either reads what the other has written. A file is
-on the disk, and so is its name, before its messages are taken away.
+The folders, columns and types are those that Spark writes, so that each can read the other's files. A file and its name
+are on the disk before its messages are removed.
 """
 
 from __future__ import annotations

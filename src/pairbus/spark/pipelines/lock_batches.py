@@ -1,7 +1,7 @@
 """Reads one batch of locked messages as a DataFrame: the lock stream's reader in a job that ends.
 
-Not a format for everybody: each evaluation of such a DataFrame locks other messages. Its maker writes it once,
-and settles what was written. `pairbus move` sends the rows on, `pairbus archive --remove` writes them to Parquet.
+It is not a general format: each evaluation of such a DataFrame locks other messages. Its caller writes it once, and
+settles the written messages. `pairbus move` sends the rows on, `pairbus archive --remove` writes them to Parquet.
 """
 
 from __future__ import annotations

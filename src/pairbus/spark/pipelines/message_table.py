@@ -1,12 +1,12 @@
-"""Decides how an ingest keeps a table of messages: names of files, where a message may be already, what to write. Pure.
+"""Decides for an ingest how its table is kept: file names, where a message may be already, what to write. Pure.
 
     TABLE/enqueued_date=2026-11-17/3fa29c01-17-2016-0b5e….parquet    committed: whole, and seen by every reader
     TABLE/_staging/RUN/0001/enqueued_date=2026-11-17/part-….parquet  being written: no reader looks into it
     TABLE/_pairbus.lock                                              one ingest at a time
 
-A file's name says which entity (a digest) and which sequence numbers it may hold, so that a look-up of messages reads
-only the files that can hold them: those of the same day (UTC), which is a part of a message's identity, and of a range
-that covers it. Of a partitioned entity the numbers are those within the partitions, which grow side by side.
+A file's name says which entity (a digest) and which sequence numbers it may contain, so that a look-up of messages
+reads only the files that can contain them: those of the same day (UTC), which is part of a message's identity, and of a
+range that covers it. For a partitioned entity the numbers are those within the partitions, which grow in parallel.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Moves what one entity held when it began to another, in either namespace, dead letters included: `pairbus move`.
+"""Moves the messages that an entity holds at the start to another entity, dead letters included: `pairbus move`.
 
     choose by peek ──▶ rounds of one job each: lock ──▶ carry (send, confirm, then settle by token) ──▶ look again
 
-The syphon's pipeline with a fixed destination and an end: at least once, nothing lost, a message leaves the source only
-after the destination confirmed it. Within one namespace it leaves and arrives in one transaction: it is in one place at
-any time. `transfer_loop` decides how it goes on. After each round whatever was locked and could not be moved is given
-back, so that a stop leaves nothing locked.
+It is the syphon's pipeline with a fixed destination and an end: at least once, with nothing lost, since a message
+leaves the source only after the destination confirmed it. Within one namespace it leaves and arrives in one
+transaction, so it is in one place at any time. `transfer_loop` decides how it continues. After each round messages that
+were locked and could not be moved are released, so that a stop leaves nothing locked.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Parts for pipelines of one's own: locked messages as a stream, and a sink that settles after the confirm.
+"""Parts for users' own pipelines: locked messages as a stream, and a sink that settles them once they are confirmed.
 
     rows = locked(spark, NAMESPACE, "orders")                                  # DataFrame, one row a message
     with carry(rows, OTHER, "orders-eu", settle=NAMESPACE) as carrying: …      # carrying.query is Spark's
 
-A few lines over the connector's options, so that nobody has to remember which belong together. The guarantees are those
-of mode `lock`: at least once, a message leaves its entity only after the destination confirmed it.
+They are a thin layer over the connector's options, so that users need not remember which belong together. The
+guarantees are those of mode `lock`: at least once, a message leaves its entity only after the destination confirmed it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks entities and the `--where` filter before a move, archive or restore, and chooses messages by peeking.
 
-A shell round the wire client and, where a filter has to be judged, a Spark job on the connector's own columns. What
-comes into the entity later is not meant.
+A shell around the wire client and, if there is a filter, a Spark job on the connector's columns. Messages that arrive
+later are not included.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The sink of `pairbus restore`: rows become messages, no faster than allowed, and slower where a destination is busy.
+"""The sink of `pairbus restore`: rows become messages, no faster than allowed, and slower if a destination is busy.
 
-The connector's writer with a ceiling. Each task keeps to its share of the ceiling and knows nothing of the others;
-`shares` says how many tasks there are. Tasks on the driver's machine report what was confirmed to its mailbox, and end
-when that asks them to stop or is removed; Spark lets a task's Python go on for seconds after it has cancelled the task.
+It is the connector's writer with a limit on the rate. Each task keeps to its share of the limit and doesn't know the
+others; `shares` says how many tasks there are. Tasks on the driver's machine report confirmed messages to its mailbox,
+and end when the mailbox asks them to stop or is removed; Spark lets a task's Python run for seconds after it has
+cancelled the task.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Settles messages by lock token, from a DataFrame on the executors or from what a driver has at hand.
+"""Settles messages by lock token, from a DataFrame on the executors or from a list on the driver.
 
     def each_batch(rows, number):                    # a function for foreachBatch on a stream with mode=lock
         rows = rows.localCheckpoint()                # evaluated again, it would lock other messages
         rows.write.mode("append").parquet("…")
         pairbus.spark.complete(rows, connectionStringEnv="BUS")
 
-A lock batch can't be evaluated twice: the second time it locks other messages, which nobody has seen, and to settle
+A lock batch can't be evaluated twice: the second time it locks other messages, which nobody has seen, and settling
 those would lose them. Rows that Spark might evaluate again are refused.
 """
 

@@ -1,7 +1,7 @@
-"""Reaches the files of a table: on this machine by the operating system, elsewhere through Spark's file systems.
+"""Accesses the files of a table: on this machine by the operating system, elsewhere through Spark's file systems.
 
-Here a file is on the disk before it is in the table: it is synced, renamed, and its folder is synced. Elsewhere a file
-appears under its name as a whole, as the file system promises for a rename.
+On this machine a file is on the disk before it is in the table: it is synced, renamed, and its folder is synced.
+Elsewhere a file appears under its name only when it is complete, as far as the file system promises that for a rename.
 """
 
 from __future__ import annotations

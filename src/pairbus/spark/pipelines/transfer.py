@@ -1,8 +1,8 @@
-"""The base of a move, an archive and a restore: progress that others may read, and a stop from any thread.
+"""Base of a move, an archive and a restore: progress that other threads may read, and a stop from any thread.
 
-Owns the event, the lock and the clock, and goes from step to step as `TransferLoop` decides. What a step does is
-theirs: a job of Spark's, or the same readers and writers called in this process, for a few thousand messages. Of a long
-job of Spark's it says how many of its parts are done, wherever they run.
+It owns the event, the lock and the clock, and goes from step to step as `TransferLoop` decides. Subclasses define a
+step: a Spark job, or the same readers and writers called in this process, for a few thousand messages. For a long Spark
+job it reports how many of its parts are done, wherever they run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Decides how a bounded run over an entity goes on: take some, look what is still there, wait, or end. Pure.
+"""Decides how a bounded run over an entity continues: take messages, check what is still there, wait, or end. Pure.
 
-A round is one Spark job: so many messages are locked, carried, and settled. Decided here: how many the next one takes,
-when to look by peek instead, how long to wait for messages that somebody else holds locked or for a destination that
-is away, and when the run is over. Pure: `now` comes from outside, and nothing is locked or peeked here.
+A round is one Spark job that locks, sends and settles a number of messages. This module decides how many the next round
+takes, when to peek instead, how long to wait for messages that another receiver holds locked or for an unreachable
+destination, and when the run is over. Pure: callers pass `now`, and it neither locks nor peeks.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Holds what is computed from ledgers: audit, availability, cost, series. Imports `runtime` only."""
+"""Holds the reports on ledgers: audit, availability, cost, series. Imports only `runtime`."""

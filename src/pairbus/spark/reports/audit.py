@@ -1,8 +1,8 @@
 """Audits whether anything was lost: follows every message through the ledgers of clients, syphons and brokers.
 
-Gathers on Spark, per message, what each ledger says; the definitions and the words are `audit_rules`, what can't be
-told is `coverage`, the table is `report_text`. Nothing but sums, bounded lists of ids and facts about files reaches the
-driver.
+It collects on Spark, per message, what each ledger says; `audit_rules` has the definitions and the wording, `coverage`
+decides what can't be told, and `report_text` prints the table. Only sums, bounded lists of ids and facts about files
+reach the driver.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The audit's definitions: what counts as confirmed, missing, lost, doubled, unknown, and in which words. Pure.
+"""Defines what the audit counts as confirmed, missing, lost, doubled or unknown, and the wording. Pure.
 
-Pure: SQL expressions over the counts of one message, in the plain SQL that any engine understands, so that a test can
-ask them without Spark. A message is (home, place, id); n confirmed sends of one id are n messages.
+They are SQL expressions over the counts of one message, in plain SQL that any engine understands, so that a test can
+evaluate them without Spark. A message is (home, place, id); n confirmed sends of one id are n messages.
 
     c_…  what clients wrote    c_lines attempts, c_send and c_divert confirmed
     b_…  the primary's broker b_tries, b_send, b_dup (answered `duplicate`) of applications, b_car, b_car_dup of syphons

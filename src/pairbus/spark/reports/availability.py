@@ -1,7 +1,7 @@
 """Reports per entity the outages, the sends that failed for callers, and the times to fail over and to return.
 
-From the clients' ledgers: a broker can't tell who failed to reach it. Gathers on Spark; what an outage is, over several
-clients, is decided in `outages`, the table is `report_text`.
+It uses the clients' ledgers, since a broker can't tell who failed to reach it. It collects on Spark; `outages` decides
+what an outage of several clients is, and `report_text` prints the table.
 """
 
 from __future__ import annotations

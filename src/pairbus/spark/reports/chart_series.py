@@ -1,4 +1,4 @@
-"""Makes lists of even length for charts from counts by step, and one state from those of several clients. Pure."""
+"""Makes lists of equal length for charts from counts by step, and one state from those of several clients. Pure."""
 
 from __future__ import annotations
 

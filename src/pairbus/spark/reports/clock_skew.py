@@ -1,8 +1,8 @@
-"""Measures by how much clocks disagree, where the ledgers of two hosts saw the same message.
+"""Measures by how much clocks disagree, if the ledgers of two hosts recorded the same message.
 
-A broker stores a message after its sender has begun to send it, and before that hears so; a receiver gets it after
-that. What the ledgers say otherwise, the clocks of their hosts have made. Only messages that were sent once, and are
-there once, are asked. Of a broker's clock it is the median, of the receivers' what is certain of them.
+A broker stores a message after its sender has begun to send it, and before the sender gets the answer; a receiver gets
+it after that. If the ledgers say otherwise, the clocks of their hosts differ. Only messages that were sent and stored
+exactly once are used. For a broker's clock the result is the median, for a receiver's the difference that is certain.
 """
 
 from __future__ import annotations

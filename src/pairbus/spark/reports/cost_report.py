@@ -1,12 +1,12 @@
 """Reports from ledgers what pairing has cost: operations, units, bytes and money.
 
-In two parts (`book`): what the brokers wrote, which is billed, and what the clients wrote (senders, receivers,
-syphons). Each by namespace, entity, cause and operation; `reconciliation` says why they differ. Every billed operation
-has a term of the calculator's (`pairbus.cost.estimate`), so that estimate and report can be laid side by side. The
+It has two parts (`book`): the brokers' ledgers, which are what is billed, and the clients' ledgers (senders, receivers,
+syphons), each by namespace, entity, cause and operation; `reconciliation` explains why they differ. Every billed
+operation has a term of the calculator (`pairbus.cost.estimate`), so that estimate and report can be compared. The
 events stay in Spark; only sums come to the driver.
 
-What a ledger can't tell is None, never 0: of a place (the primary's entities, the backlog) that no ledger speaks of,
-nothing is claimed.
+What a ledger can't tell is None, never 0: nothing is claimed about a place (the primary's entities, the backlog) that
+no ledger covers.
 """
 
 from __future__ import annotations

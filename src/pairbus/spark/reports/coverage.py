@@ -1,8 +1,9 @@
 """Decides for which times the ledgers of a namespace are complete, and where they have gaps.
 
 Pure. A file without its last line was cut by a kill, or is being written: what happened to a message that was sent
-before the cut may be in the lines that are missing. A broker that was asked what is left (`left`) has told all up to
-then, as long as it is not asked again. A gap, or a file that is missing, blinds for everything that was sent before it.
+before the cut may be in the lines that are missing. A broker that was asked what is left (`left`) has reported
+everything up to then, as long as it is not asked again. A gap, or a missing file, makes everything that was sent before
+it uncertain.
 """
 
 from __future__ import annotations

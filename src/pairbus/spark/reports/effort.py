@@ -1,7 +1,7 @@
 """Chooses how much Spark optimises and compiles a query, by the size of the ledgers. Pure.
 
-Spark compiles a program for every question, and Java compiles that once
-more while it runs. For a million events both pay; for some ten thousand they take several times as long as the answer.
+Spark compiles a program for every query, and Java compiles that once more while it runs. For a million events both pay
+off; for ten thousand they take several times as long as the query itself.
 """
 
 from __future__ import annotations

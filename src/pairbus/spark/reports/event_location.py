@@ -1,8 +1,8 @@
-"""Decides where an event of a ledger happened: at home or in the backlog, in which entity, seen by whom. Pure.
+"""Decides where an event of a ledger happened: at home or in the backlog, in which entity, and who recorded it. Pure.
 
-Decides by names alone. A message's *home* is the primary namespace and the queue or topic that it was sent to. A
-backlog queue names its primary; a client's `divert` line names the secondary, so that its home is what the other
-lines of the same file tell. The expressions are Spark SQL; `homes` is the one decision that needs several lines.
+It decides by names alone. A message's *home* is the primary namespace and the queue or topic that it was sent to. A
+backlog queue names its primary; a client's `divert` line names the secondary, so that its home is what the other lines
+of the same file tell. The expressions are Spark SQL; `homes` is the one decision that needs several lines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Gives the names in ledgers numbers: files, namespaces and entities are few, and every line repeats them.
+"""Replaces the names in ledgers by numbers: files, namespaces and entities are few, and every line repeats them.
 
-Pure. A number is a name's rank, so the least number is the least name, as Spark compares strings. Spark then takes the
-names apart once each rather than on every line, and groups by numbers, which it can do without sorting.
+Pure. A number is a name's rank, so the smallest number is the smallest name, as Spark compares strings. Spark then
+parses each name once rather than on every line, and groups by numbers, which it can do without sorting.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Reads ledgers as tables, on Spark: the JSON lines of clients, syphons and brokers, or the Parquet made of them.
 
-Owns the reading and the cache; decides only what is no ledger. A file whose last line a kill cut short is read as far
-as it goes, and `files` says so; an empty one and a copy of another are left out, and `notes` says so; a file without
-its first line, or of another schema, is an error that names it. What the lines mean is decided in `event_location`
-(where), `coverage` (what they can't tell) and the reports.
+It owns the reading and the cache, and decides only which files are not ledgers. A file whose last line was cut by a
+kill is read up to there, and `files` says so; an empty file and a copy of another are left out, and `notes` says so; a
+file without its first line, or of another schema, is an error that names it. `event_location` (where), `coverage` (what
+they can't tell) and the reports decide what the lines mean.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Tells how an outage went, step by step, for charts: sends by route, the backlog's depth, the delay, states, pings.
+"""Computes the course of an outage for charts, step by step: sends by route, backlog depth, delay, states, pings.
 
-Counts on Spark; `chart_series` turns the counts into lists of even length. Bounded, whatever the ledgers hold.
+It counts on Spark; `chart_series` turns the counts into lists of equal length. The result is bounded, whatever the size
+of the ledgers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Decides what an outage of an entity is when several clients saw it, and what share of time and sends it took.
+"""Decides what an outage of an entity is when several clients recorded it, and its share of time and sends.
 
-Pure. Clients notice at different times and return at different times: while one of them can't use the primary entity,
-it is out. What overlaps is one outage.
+Pure. Clients notice at different times and return at different times: as long as one of them can't use the primary
+entity, it is out. Overlapping times are one outage.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Explains why brokers' and clients' ledgers differ: every difference has its reason, and the sum is the whole.
 
-Operations are matched by entity, operation, cause and message id. What the brokers have and no client does, or the
-other way round, is put down to the one reason that the ledgers bear out; where several could be, the words say so.
-Decides no price. Takes the attempts as `cost_report` reads them.
+Operations are matched by entity, operation, cause and message id. Operations that the brokers have and no client does,
+or the other way round, are attributed to the one reason that the ledgers support; if several are possible, the text
+says so. It knows no prices, and takes the attempts as `cost_report` reads them.
 """
 
 from __future__ import annotations

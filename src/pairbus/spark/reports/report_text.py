@@ -1,4 +1,4 @@
-"""Shows the reports as text for people: aligned, audit and availability in 100 columns where names allow it. Pure."""
+"""Formats the reports as aligned text for people, audit and availability in 100 columns if names allow it. Pure."""
 
 from __future__ import annotations
 

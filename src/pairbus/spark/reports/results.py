@@ -1,4 +1,4 @@
-"""Declares the results of the reports, with the keys of their JSON, for all who read them. Pure."""
+"""Declares the results of the reports, with the keys of their JSON. Pure."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Holds what all on Spark need: session, Java, files, Python workers; imports `connector`."""
+"""Holds what all Spark code needs: session, Java, files, Python workers. Imports `connector`."""

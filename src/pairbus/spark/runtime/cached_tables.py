@@ -1,8 +1,8 @@
-"""Ends what is cached for an object, such as a report, with it.
+"""Releases Spark's cached tables when the object that they were cached for, such as a report, is released.
 
-Spark keeps a cached table until it is told otherwise. A table here has an owner, and what the owner was made within:
-`release` of either ends it, and so does the next `keep` once nobody has the owner any more. It does not end when Python
-collects the owner, since a call to Java may be under way on that very thread.
+Spark keeps a cached table until it is unpersisted. A table here has an owner and the context in which the owner was
+made: `release` of either frees it, and so does the next `keep` once the owner is no longer referenced. It is not freed
+when Python collects the owner, since a call to Java may be in progress on that very thread.
 """
 
 from __future__ import annotations

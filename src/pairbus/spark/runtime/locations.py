@@ -1,7 +1,7 @@
-"""Decides which paths and URLs of files are this machine's, and how they are named to Spark.
+"""Decides which paths and URLs are files on this machine, and how they are passed to Spark.
 
-Pure but for the last two functions, which ask Spark's JVM. Spark takes a path for one of its default file system, and a
-relative one from where its JVM began, so what is given as a path is handed over as a whole `file:` one.
+Pure except for the last two functions, which ask Spark's JVM. Spark resolves a path on its default file system, and a
+relative one from the folder where its JVM started, so paths are passed as complete `file:` URLs.
 """
 
 from __future__ import annotations

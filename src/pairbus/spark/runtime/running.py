@@ -1,4 +1,4 @@
-"""Runs a pipeline on its own thread, for a notebook or a program that goes on meanwhile."""
+"""Runs a pipeline on its own thread, for a notebook or a program that continues meanwhile."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Starts a Spark session with our defaults, one per process, for people who bring none of their own.
+"""Starts a Spark session with our defaults, one per process, for users who have none.
 
-Owns the process's environment for Spark: Java, the workers' Python, the folders. Local by default; any master will do.
+It owns the process's environment for Spark: Java, the workers' Python, the folders. The session is local by default;
+any master works.
 """
 
 from __future__ import annotations

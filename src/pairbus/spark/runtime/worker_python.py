@@ -1,8 +1,8 @@
-"""Makes the command with which Spark starts Python on this machine.
+"""Writes the command with which Spark starts Python on this machine.
 
-Spark has Python look for pyspark in a zip file before it looks where pyspark is installed. What is imported from a zip
-file is compiled anew in each process, which takes nearly half a second, and the first query of a session starts a dozen
-of them. So the command takes the zip file off the search path, where it belongs to the pyspark that is installed.
+Spark puts a zip file with pyspark on Python's search path before the installed pyspark. Modules from a zip file are
+compiled again in each process, which takes nearly half a second, and the first query of a session starts a dozen
+processes. So the command removes the zip file from the search path if it belongs to the installed pyspark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Starts the syphon in a notebook or a job of one's own, in one call: `pairbus.spark.syphon()`."""
+"""Starts the syphon in a notebook or a user's own job with one call: `pairbus.spark.syphon()`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Runs the Spark syphon inside an application, with the host class of `syphon/hosting.py`.
 
-Pairing is complete when its query runs, and fails where that can't be started.
+Pairing is complete when its query runs, and fails if that can't be started.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     lock stream (executors receive) ──rows with lock tokens──▶ sink (executors restore, send, settle by token)
 
-The plan stays narrow: a shuffle between source and sink would let locks run out. A query that fails is started again.
-The queue is the state, so a checkpoint that is lost loses nothing. The decisions are those of the in-process engine.
+The plan has no shuffle, since locks would expire during one between source and sink. A query that fails is started
+again. The queue is the state, so losing the checkpoint loses no messages. The decisions are those of the in-process
+engine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The sink of the syphon: takes rows of a lock stream, sends the messages home, and reports what became of them.
+"""The sink of the syphon: takes rows of a lock stream, sends the messages home, and reports the results.
 
-`write` runs in Python workers wherever Spark puts them, `commit` in a process on the driver's machine. Everything that
-a task did is done and settled before Spark hears of it: nothing is left for the commit but to report.
+`write` runs in Python workers wherever Spark puts them, `commit` in a process on the driver's machine. A task has sent
+and settled its messages before it reports success to Spark, so the commit only reports.
 """
 
 from __future__ import annotations

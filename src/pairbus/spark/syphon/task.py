@@ -1,8 +1,8 @@
 """Moves messages within one Spark task: restores them, sends them to their destinations, then settles them.
 
-A shell like the in-process engine, on the same core: `TransferState` decides, `DestinationSender` sends. It lives in a
-Python worker for as long as that does, so that connections, and what is known of destinations, outlast a micro-batch.
-Locks are not renewed here; a message with too little time left on its lock is left to it.
+A shell like the in-process engine, on the same core: `TransferState` decides, `DestinationSender` sends. It lives as
+long as its Python worker, so that connections, and what is known about destinations, outlast a micro-batch. Locks are
+not renewed here; a message whose lock has too little time left is not sent and stays locked until then.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Holds where a reader by sequence number stands: the offset of a stream, and the positions that options name. Pure."""
+"""Holds the positions of readers by sequence number: the offset of a stream, and the positions in options. Pure."""

@@ -1,13 +1,13 @@
 """The offset of a stream by sequence number: the next number of each entity, and of each partition. Pure.
 
-As JSON, for a plain entity, and for one of whose partitions only the first was ever seen: `{"orders": 17}`. For a
-partitioned one, with numbers that count within the partition: `{"orders": {"0": 17, "3": 5}}`; a partition that is not
-there has not been begun. A stream that did not begin at the start keeps where it did under `$from`, in the same shape:
-Spark remembers the ends of batches only, and asks again where the stream begins if its first batch fails.
+As JSON it is `{"orders": 17}` for a plain entity, and for one of whose partitions only the first was ever seen. For a
+partitioned entity, with numbers that count within the partition, it is `{"orders": {"0": 17, "3": 5}}`; a partition
+that is missing has not been begun. A stream that did not begin at the start keeps its start under `$from`, in the same
+form: Spark remembers only the ends of batches, and asks again where the stream begins if its first batch fails.
 
-Under `$enqueued` stands, for each partition, when the last message before the offset was enqueued, in milliseconds
-since 1970. Numbers and times grow together, so that a message with a smaller number and a later time tells that the
-entity was deleted and made again. A batch that begins such an entity anew says from where under `$anew`.
+`$enqueued` has, for each partition, when the last message before the offset was enqueued, in milliseconds since 1970.
+Numbers and times grow together, so a message with a smaller number and a later time shows that the entity was deleted
+and recreated. A batch that begins such an entity anew has its start under `$anew`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reads the options `startingPosition` and `endingPosition`, and finds times in an entity's numbers. Pure.
 
 A position is a word (`earliest`, `latest`), a time, a sequence number, or JSON with one of these for each entity, and
-for each partition of a partitioned one: `{"orders": 17, "bills": {"0": 5, "3": "latest"}}`. Such JSON has the shape of
-a stream's offset. A start is the first message that is read, an end the first that is not.
+for each partition of a partitioned one: `{"orders": 17, "bills": {"0": 5, "3": "latest"}}`. Such JSON has the form of a
+stream's offset. A start is the first message that is read, an end the first that is not.
 """
 
 from __future__ import annotations

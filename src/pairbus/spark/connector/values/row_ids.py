@@ -1,11 +1,11 @@
-"""Makes message ids for rows that bring none.
+"""Makes message ids for rows without one.
 
 A task that Spark runs again gives its rows the same ids, in whatever order it sees them, so that duplicate detection at
 the destination removes the copies and nothing else.
 
 An id is a digest of the query, the batch, the partition and the row's content, and the row's number among those of
-equal content. The partition is in it because equal rows may be in several, whose tasks can't count them together; a
-task that is run again has the partition that it had. A task remembers about 100 bytes for each such row.
+equal content. The partition is part of it because equal rows may be in several partitions, whose tasks can't count them
+together; a task that is run again has the same partition. A task remembers about 100 bytes for each such row.
 
 Pure.
 """

@@ -1,8 +1,8 @@
-"""Packs locked messages into rows for the syphon's sink, many in one row: nothing of them is decoded. Pure.
+"""Packs locked messages into rows for the syphon's sink, many in one row, without decoding them. Pure.
 
 A row holds messages of one entity: their lock tokens one after the other, where each message ends, and the messages one
-after the other, byte for byte. Spark handles a row at a time, wherever it goes; a row a message would cost Spark more
-than to move it.
+after the other, byte for byte. Spark handles one row at a time everywhere; with one row per message that would cost
+more than moving the message.
 """
 
 from __future__ import annotations

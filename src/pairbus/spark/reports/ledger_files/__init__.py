@@ -1,1 +1,1 @@
-"""Holds what becomes of ledger files as files: which are copies of others, and their compaction into Parquet."""
+"""Holds the work on ledger files as such: which are copies of others, which are missing, compaction into Parquet."""

@@ -1,7 +1,7 @@
 """Turns finished ledger files into Parquet, one by one, each line a row; the reports read them from there.
 
 A file is finished when its last line says so (`end`); one without that line is being written, or was cut by a kill, and
-stays as it is. So does one with anything in it that would not come back from Parquet exactly as it was. Needs no Spark.
+stays as it is. So does one with content that Parquet would not preserve exactly. It needs no Spark.
 
 The Parquet is written beside the file under a name that no report reads, synced, renamed, and only then is the file
 removed. A kill in between leaves the file, or both: the reports take the two for copies of each other and count one,

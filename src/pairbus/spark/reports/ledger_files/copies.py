@@ -1,7 +1,7 @@
-"""Decides which ledger files are copies of others: by who wrote them and when, whatever they are called.
+"""Decides which ledger files are copies of others, by who wrote them and when, not by their names.
 
-Pure. A copy may be compressed, renamed, or only the beginning of the other, since it was made while that grew. Of such
-files the longest counts.
+Pure. A copy may be compressed, renamed, or only the beginning of the other, since it was made while that grew. The
+longest of such files counts.
 """
 
 from __future__ import annotations

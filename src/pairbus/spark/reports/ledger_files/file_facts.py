@@ -1,8 +1,8 @@
 """Holds what is known of each ledger file as a whole, and decides which files are missing. Pure.
 
-A file's first line names the series that it belongs to and its number in it. Where a number is not there, or a file
-that ended `rotated` has none after it, a file is missing, and nobody knows what is in it. Files of earlier versions
-have no numbers: there the next file is the one that the same process began right after the other had ended.
+A file's first line names the series that it belongs to and its number in it. If a number is missing, or a file that
+ended `rotated` has no successor, a file is missing, and its content is unknown. Files of earlier versions have no
+numbers: the next file is then the one that the same process began right after the other had ended.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads the lines of ledger files as Arrow tables, block by block, where they are exactly as pairbus writes them.
 
-Arrow reads JSON lines several times as fast as Spark. Both must read the same, so whatever the two might take
+Arrow reads JSON lines several times as fast as Spark. Both must give the same result, so input that they might read
 differently (an unknown field, a string for a number, an empty line) is refused here and left to Spark.
 """
 
