@@ -3,6 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
+from pairbus.broker.model.description import TopicDescription
 from pairbus.broker.model.rule_description import RuleDescription
 from pairbus.broker.operations.quotas import Quotas
 from pairbus.broker.slices import Slices
@@ -26,65 +27,36 @@ class FakeNamespace:
         self.queues = {}
         self.topics = {}
         self.error = None
+        self.registry = self
+        self.subscriptions = FakeSubscriptions(self)
 
-    def create_queue(self, description, now, done):
-        self._later(f"create {description.name}", done, lambda: self._add(self.queues, description))
+    def create(self, description, now, done):
+        self.later(f"create {description.name}", done, lambda: self.add(self._by_name(description), description))
 
-    def update_queue(self, description, now, done):
-        self._describe(description.name, self.queues, description, done)
+    def update(self, description, now, done):
+        self.describe(description.name, self._by_name(description), description, done)
 
     def delete_queue(self, name, now, done):
-        self._later(f"delete {name}", done, lambda: self.queues.pop(name.lower()))
-
-    def create_topic(self, description, now, done):
-        self._later(f"create {description.name}", done, lambda: self._add(self.topics, description))
-
-    def update_topic(self, description, now, done):
-        self._describe(description.name, self.topics, description, done)
+        self.later(f"delete {name}", done, lambda: self.queues.pop(name.lower()))
 
     def delete_topic(self, name, now, done):
-        self._later(f"delete {name}", done, lambda: self.topics.pop(name.lower()))
+        self.later(f"delete {name}", done, lambda: self.topics.pop(name.lower()))
 
-    def create_subscription(self, description, now, done):
-        def create():
-            made = self._add(self.topics[description.topic.lower()].subscriptions, description)
-            rule = description.default_rule or RuleDescription(created_at=now)
-            made.rules[rule.name.lower()] = rule
+    def find(self, name):
+        return self.queues.get(name.lower()) or self.topics.get(name.lower())
 
-        self._later(f"create {description.topic}/{description.name}", done, create)
+    def _by_name(self, description):
+        return self.topics if isinstance(description, TopicDescription) else self.queues
 
-    def update_subscription(self, description, now, done):
-        subscriptions = self.topics[description.topic.lower()].subscriptions
-        self._describe(f"{description.topic}/{description.name}", subscriptions, description, done)
-
-    def delete_subscription(self, topic, name, now, done):
-        subscriptions = self.topics[topic.lower()].subscriptions
-        self._later(f"delete {topic}/{name}", done, lambda: subscriptions.pop(name.lower()))
-
-    def create_rule(self, topic, subscription, rule, now, done, verb="create"):
-        rules = self._rules(topic, subscription)
-        what = f"{verb} {topic}/{subscription}/{rule.name}"
-        self._later(what, done, lambda: rules.__setitem__(rule.name.lower(), rule))
-
-    def update_rule(self, topic, subscription, rule, now, done):
-        self.create_rule(topic, subscription, rule, now, done, "update")
-
-    def delete_rule(self, topic, subscription, name, now, done):
-        rules = self._rules(topic, subscription)
-        self._later(f"delete {topic}/{subscription}/{name}", done, lambda: rules.pop(name.lower()))
-
-    def _rules(self, topic, subscription):
-        return self.topics[topic.lower()].subscriptions[subscription.lower()].rules
-
-    def _add(self, entities, description):
+    def add(self, entities, description):
         made = entities[description.name.lower()] = entity(description)
         return made
 
-    def _describe(self, path, entities, description, done):
+    def describe(self, path, entities, description, done):
         found = entities[description.name.lower()]
-        self._later(f"update {path}", done, lambda: setattr(found, "description", description))
+        self.later(f"update {path}", done, lambda: setattr(found, "description", description))
 
-    def _later(self, what, done, change):
+    def later(self, what, done, change):
         self.asked.append(what)
 
         def turn():
@@ -93,3 +65,39 @@ class FakeNamespace:
             done(self.error)
 
         asyncio.get_running_loop().call_soon(turn)
+
+
+class FakeSubscriptions:
+    def __init__(self, namespace):
+        self._namespace = namespace
+
+    def create(self, description, now, done):
+        def create():
+            made = self._namespace.add(self._namespace.topics[description.topic.lower()].subscriptions, description)
+            rule = description.default_rule or RuleDescription(created_at=now)
+            made.rules[rule.name.lower()] = rule
+
+        self._namespace.later(f"create {description.topic}/{description.name}", done, create)
+
+    def update(self, description, now, done):
+        subscriptions = self._namespace.topics[description.topic.lower()].subscriptions
+        self._namespace.describe(f"{description.topic}/{description.name}", subscriptions, description, done)
+
+    def delete(self, topic, name, now, done):
+        subscriptions = self._namespace.topics[topic.lower()].subscriptions
+        self._namespace.later(f"delete {topic}/{name}", done, lambda: subscriptions.pop(name.lower()))
+
+    def create_rule(self, topic, subscription, rule, now, done, verb="create"):
+        rules = self._rules(topic, subscription)
+        what = f"{verb} {topic}/{subscription}/{rule.name}"
+        self._namespace.later(what, done, lambda: rules.__setitem__(rule.name.lower(), rule))
+
+    def update_rule(self, topic, subscription, rule, now, done):
+        self.create_rule(topic, subscription, rule, now, done, "update")
+
+    def delete_rule(self, topic, subscription, name, now, done):
+        rules = self._rules(topic, subscription)
+        self._namespace.later(f"delete {topic}/{subscription}/{name}", done, lambda: rules.pop(name.lower()))
+
+    def _rules(self, topic, subscription):
+        return self._namespace.topics[topic.lower()].subscriptions[subscription.lower()].rules

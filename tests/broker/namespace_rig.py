@@ -261,7 +261,7 @@ class Rig:
 
     def create(self, name: str = "orders", **fields: Any) -> MessageQueue:
         answers: list[Refusal | None] = []
-        self.namespace.create_queue(QueueDescription(name=name, **fields), self.now, answers.append)
+        self.namespace.registry.create(QueueDescription(name=name, **fields), self.now, answers.append)
         self.run()
         assert answers == [None]
         return self.queue(name)
@@ -280,13 +280,13 @@ class Rig:
         return answers[0]
 
     def create_topic(self, name: str = "news", **fields: Any) -> Topic:
-        assert self.do(self.namespace.create_topic, TopicDescription(name=name, **fields)) is None
+        assert self.do(self.namespace.registry.create, TopicDescription(name=name, **fields)) is None
         return self.namespace.topics[name.lower()]
 
     def subscribe(self, name: str, filter: Filter | None = None, topic: str = "news", **fields: Any) -> Subscription:
         rule = None if filter is None else RuleDescription(filter=filter)
         description = SubscriptionDescription(topic=topic, name=name, default_rule=rule, **fields)
-        assert self.do(self.namespace.create_subscription, description) is None
+        assert self.do(self.namespace.subscriptions.create, description) is None
         return self.namespace.topics[topic.lower()].subscriptions[name.lower()]
 
     def send(self, *bodies: bytes, path: str = "orders") -> Refusal | None:
@@ -295,13 +295,13 @@ class Rig:
     def send_payloads(self, *payloads: bytes, path: str = "orders") -> Refusal | None:
         target = self.namespace.resolve(path)
         assert target is not None
-        return self.do(self.namespace.send, target, payloads)
+        return self.do(self.namespace.enqueue.send, target, payloads)
 
     def schedule(self, *payloads: bytes, path: str = "orders") -> tuple[list[int], Refusal | None]:
         answers: list[tuple[list[int], Refusal | None]] = []
         target = self.namespace.resolve(path)
         assert target is not None
-        self.namespace.schedule(target, payloads, self.now, lambda *each: answers.append(each))
+        self.namespace.enqueue.schedule(target, payloads, self.now, lambda *each: answers.append(each))
         self.run()
         assert len(answers) == 1
         return answers[0]
@@ -309,7 +309,7 @@ class Rig:
     def cancel(self, *numbers: int, path: str = "orders") -> Refusal | None:
         target = self.namespace.resolve(path)
         assert target is not None
-        return self.do(self.namespace.cancel_scheduled, target, numbers)
+        return self.do(self.namespace.settlement.cancel_scheduled, target, numbers)
 
     def pass_time(self, seconds: float) -> float | None:
         self.now += seconds
@@ -341,7 +341,7 @@ class Rig:
 
     def delete_messages(self, count: int, before: float, path: str = "orders", session_id: str | None = None) -> int:
         answers: list[tuple[int, Refusal | None]] = []
-        self.namespace.delete_messages(
+        self.namespace.settlement.delete_messages(
             self.queue(path), count, before, self.now, lambda *each: answers.append(each), session_id
         )
         self.run()
@@ -364,7 +364,7 @@ class Rig:
         self, tokens: list[bytes], outcome: Outcome, path: str = "orders", session: SessionLock | None = None
     ) -> Refusal | None:
         answers: list[Refusal | None] = []
-        self.namespace.settle(self.queue(path), tokens, outcome, self.now, answers.append, session)
+        self.namespace.settlement.settle(self.queue(path), tokens, outcome, self.now, answers.append, session)
         self.run()
         assert len(answers) == 1
         return answers[0]

@@ -133,7 +133,7 @@ def test_an_idle_queue_goes_when_it_has_been_idle_so_long(bare: Rig, step: float
 
 def test_an_answer_from_before_the_step_does_not_make_a_queue_idle(bare: Rig) -> None:
     bare.create(auto_delete_on_idle=300.0)
-    bare.namespace.send(bare.queue(), [make(b"one")], bare.now, lambda refusal: None)
+    bare.namespace.enqueue.send(bare.queue(), [make(b"one")], bare.now, lambda refusal: None)
     set_wall(bare, HOUR)  # the disk answers within it
     assert bare.bodies() == [b"one"]
 

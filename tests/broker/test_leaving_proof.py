@@ -199,11 +199,11 @@ class World:
     async def create(self, names: Names) -> None:
         for name in names:
             described = QueueDescription(name=name, requires_session=name == names.sessions)
-            await self.asked(lambda done, it=described: self.host.namespace.create_queue(it, self.clock(), done))
+            await self.asked(lambda done, it=described: self.host.namespace.registry.create(it, self.clock(), done))
 
     async def delete(self, names: Names) -> None:
         for name in names:
-            await self.asked(lambda done, it=name: self.host.namespace.delete_queue(it, self.clock(), done))
+            await self.asked(lambda done, it=name: self.host.namespace.registry.delete_queue(it, self.clock(), done))
 
     async def send(self, names: Names, count: int) -> None:
         for name in names:
@@ -213,7 +213,7 @@ class World:
             ]
             queue = self.queue(name)
             await self.asked(
-                lambda done, to=queue, what=payloads: self.host.namespace.send(to, what, self.clock(), done)
+                lambda done, to=queue, what=payloads: self.host.namespace.enqueue.send(to, what, self.clock(), done)
             )
 
     def queue(self, name: str) -> MessageQueue:
@@ -251,7 +251,7 @@ class World:
                 await asyncio.sleep(0)
             probe = self.queue("probe")
             payload = encode_message(properties=Properties(message_id="p"), body=b"")
-            await self.asked(partial(self.host.namespace.send, probe, [payload], self.clock()))
+            await self.asked(partial(self.host.namespace.enqueue.send, probe, [payload], self.clock()))
             await self.asked(partial(self._take, probe))
 
 
@@ -261,7 +261,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     gc.collect()
     gc.freeze()  # so that a census looks only at what an example made
     described = QueueDescription(name="probe")
-    world.run(world.asked(lambda done: world.host.namespace.create_queue(described, world.clock(), done)))
+    world.run(world.asked(lambda done: world.host.namespace.registry.create(described, world.clock(), done)))
     yield world
     gc.unfreeze()
     world.close()
@@ -425,7 +425,7 @@ async def served(tmp_path: Path) -> Any:
 
 async def create(host: NamespaceServer, name: str, **fields: Any) -> MessageQueue:
     created: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
-    host.namespace.create_queue(QueueDescription(name=name, **fields), host.clock(), created.set_result)
+    host.namespace.registry.create(QueueDescription(name=name, **fields), host.clock(), created.set_result)
     assert await created is None
     queue = host.namespace.resolve(name)
     assert isinstance(queue, MessageQueue)
@@ -517,12 +517,12 @@ async def test_whatever_is_deleted_waits_for_no_cycle_collector(served: Namespac
     gc.disable()
     try:
         for keeps_links in (False, True):
-            await done(namespace.create_queue, QueueDescription(name="plain"))
-            await done(namespace.create_queue, QueueDescription(name="once", requires_duplicate_detection=True))
-            await done(namespace.create_queue, QueueDescription(name="carts", requires_session=True))
-            await done(namespace.create_topic, TopicDescription(name="news"))
+            await done(namespace.registry.create, QueueDescription(name="plain"))
+            await done(namespace.registry.create, QueueDescription(name="once", requires_duplicate_detection=True))
+            await done(namespace.registry.create, QueueDescription(name="carts", requires_session=True))
+            await done(namespace.registry.create, TopicDescription(name="news"))
             for name in ("all", "more"):
-                await done(namespace.create_subscription, SubscriptionDescription(topic="news", name=name))
+                await done(namespace.subscriptions.create, SubscriptionDescription(topic="news", name=name))
             async with connected(target, random.Random(1)) as wire:
                 paths = ("plain", "once", "carts", "news", "news/Subscriptions/all", "plain/$DeadLetterQueue")
                 asked = [
@@ -542,9 +542,9 @@ async def test_whatever_is_deleted_waits_for_no_cycle_collector(served: Namespac
                     await wire.send(frame(Close().encode()))
                     await soon(lambda: not served.connections)
                 for name in ("plain", "once", "carts"):
-                    await done(namespace.delete_queue, name)
-                await done(namespace.delete_subscription, "news", "more")
-                await done(namespace.delete_topic, "news")
+                    await done(namespace.registry.delete_queue, name)
+                await done(namespace.subscriptions.delete, "news", "more")
+                await done(namespace.registry.delete_topic, "news")
             await soon(lambda: left() == before)
     finally:
         gc.enable()

@@ -93,7 +93,7 @@ def test_numbers_are_not_given_out_twice_after_all_is_gone(parts: Rig) -> None:
         entity = rig.queue().entity
         assert entity.last_numbers == [(partition << PARTITION_SHIFT) + 1 for partition in range(PARTITIONS)]
     with parts.reopened() as again:
-        assert again.do(again.namespace.update_queue, again.queue().entity.description) is None
+        assert again.do(again.namespace.registry.update, again.queue().entity.description) is None
         again.compact_all()
         with again.reopened() as third:
             assert third.send_payloads(keyed(b"y", NINE)) is None
@@ -103,7 +103,7 @@ def test_numbers_are_not_given_out_twice_after_all_is_gone(parts: Rig) -> None:
 def test_one_partition_down_leaves_the_others_serving(parts: Rig) -> None:
     for number in range(PARTITIONS):
         parts.send(b"%d" % number)
-    parts.namespace.set_partitions_down(only(3))
+    parts.namespace.registry.set_partitions_down(only(3))
     refused(parts.send_payloads(keyed(b"three", THREE)), conditions.SERVER_BUSY, "Partition 3", "'orders'")
     assert parts.send_payloads(keyed(b"nine", NINE)) is None
     for _ in range(PARTITIONS - 1):
@@ -116,13 +116,13 @@ def test_one_partition_down_leaves_the_others_serving(parts: Rig) -> None:
     assert b"3" not in parts.received(ALL)
     woken: list[None] = []
     parts.queue().on_available = lambda: woken.append(None)
-    parts.namespace.set_partitions_down(None)
+    parts.namespace.registry.set_partitions_down(None)
     assert woken
     assert parts.received(ALL) == [b"3"]
 
 
 def test_an_entity_that_is_made_during_a_fault_has_it(parts: Rig) -> None:
-    parts.namespace.set_partitions_down(only(*range(PARTITIONS)))
+    parts.namespace.registry.set_partitions_down(only(*range(PARTITIONS)))
     parts.create("late", enable_partitioning=True)
     parts.create("plain")
     refused(parts.send(b"x", path="late"), conditions.SERVER_BUSY)
@@ -164,9 +164,9 @@ def test_deferred_and_dead_letters_keep_their_numbers(parts: Rig) -> None:
     for rig in parts.lives():
         assert numbers(rig, DEAD) == [(9, 1)]
         assert [message.sequence_number for message in rig.queue().scan(0)] == [number]
-    parts.namespace.set_partitions_down(only(3))
+    parts.namespace.registry.set_partitions_down(only(3))
     refused(parts.receive_deferred(number)[1], conditions.SERVER_BUSY, "Partition 3")
-    parts.namespace.set_partitions_down(None)
+    parts.namespace.registry.set_partitions_down(None)
     messages, refusal = parts.receive_deferred(number)
     assert refusal is None
     assert len(messages) == 1
@@ -209,7 +209,7 @@ def test_sessions_are_each_in_one_partition(bare: Rig) -> None:
             assert bare.send_payloads(make_special(b"%d" % number, session_id=session, id=f"{next(_ids)}")) is None
     for rig in bare.lives():
         assert numbers(rig) == [(3, 1), (3, 2), (3, 3), (9, 1), (9, 2), (9, 3)]
-    bare.namespace.set_partitions_down(only(3))
+    bare.namespace.registry.set_partitions_down(only(3))
     lock = bare.accept()
     assert lock.session_id == NINE
     assert bare.received(ALL, session=lock) == [b"0", b"1", b"2"]
@@ -217,14 +217,14 @@ def test_sessions_are_each_in_one_partition(bare: Rig) -> None:
     refused(bare.namespace.sessions.accept(bare.queue(), THREE, bare.now), conditions.SERVER_BUSY, "Partition 3")
     free: list[None] = []
     bare.queue().on_session_free = lambda: free.append(None)
-    bare.namespace.set_partitions_down(None)
+    bare.namespace.registry.set_partitions_down(None)
     assert free
     held = bare.accept()
     assert held.session_id == THREE
-    bare.namespace.set_partitions_down(only(3))
+    bare.namespace.registry.set_partitions_down(only(3))
     assert bare.queue().available_in(held) == 0
     assert bare.received(ALL, session=held) == []
-    bare.namespace.set_partitions_down(None)
+    bare.namespace.registry.set_partitions_down(None)
     assert bare.received(ALL, session=held) == [b"0", b"1", b"2"]
 
 
@@ -250,10 +250,10 @@ def test_a_topic_places_and_its_subscriptions_follow(bare: Rig) -> None:
     for rig in bare.lives():
         for path in ("news/Subscriptions/all", "news/Subscriptions/more"):
             assert numbers(rig, path) == [(0, 1), (1, 1), (9, 1)]
-    bare.namespace.set_partitions_down(only(9))
+    bare.namespace.registry.set_partitions_down(only(9))
     refused(bare.send_payloads(keyed(b"k", NINE), path="news"), conditions.SERVER_BUSY)
     assert bare.received(ALL, "news/Subscriptions/all") == [b"0", b"1"]
-    bare.namespace.set_partitions_down(None)
+    bare.namespace.registry.set_partitions_down(None)
     body = b"x" * 700_000
     for key in (THREE, NINE):
         assert bare.send_payloads(keyed(body, key), path="news") is None
@@ -273,12 +273,12 @@ def test_a_topics_scheduled_messages_are_published_in_their_partition(bare: Rig)
 def test_forwarding_places_each_message(bare: Rig) -> None:
     bare.create("target", enable_partitioning=True)
     bare.create(forward_to="target")
-    bare.namespace.set_partitions_down(only(3))
+    bare.namespace.registry.set_partitions_down(only(3))
     assert bare.send_payloads(make(b"0"), make(b"1"), keyed(b"nine", NINE), keyed(b"three", THREE)) is None
     bare.pass_time(0.0)
     assert numbers(bare, "target") == [(0, 1), (1, 1), (9, 1)]
     assert bare.queue("orders").active_count == 1
-    bare.namespace.set_partitions_down(None)
+    bare.namespace.registry.set_partitions_down(None)
     bare.pass_time(2.0)
     for rig in bare.lives():
         assert numbers(rig, "target") == [(0, 1), (1, 1), (3, 1), (9, 1)]
@@ -296,7 +296,9 @@ def test_forwarding_to_a_topic_places_each_message(bare: Rig) -> None:
 
 
 def enlist(rig: Rig, transaction: Transaction, *payloads: bytes) -> Any:
-    return rig.namespace.enlist(transaction, Send(rig.queue(), payloads, lambda _: None), "orders", rig.now)
+    return rig.namespace.transactions.enlist(
+        transaction, Send(rig.queue(), payloads, lambda _: None), "orders", rig.now
+    )
 
 
 def test_a_transaction_has_one_key(parts: Rig) -> None:
@@ -305,7 +307,7 @@ def test_a_transaction_has_one_key(parts: Rig) -> None:
     assert enlist(parts, transaction, keyed(b"1", THREE)) is None
     refused(enlist(parts, transaction, keyed(b"2", NINE)), conditions.NOT_ALLOWED, "'b'", "'a'")
     assert enlist(parts, transaction, keyed(b"3", THREE)) is None
-    assert parts.do(parts.namespace.commit, transaction) is None
+    assert parts.do(parts.namespace.transactions.commit, transaction) is None
     for rig in parts.lives():
         assert numbers(rig) == [(3, 1), (3, 2)]
 
@@ -315,9 +317,9 @@ def test_a_transaction_that_is_rolled_back_leaves_no_gap(parts: Rig) -> None:
     transaction = Transaction(b"1")
     assert enlist(parts, transaction, keyed(b"1", THREE)) is None
     assert enlist(parts, transaction, keyed(b"2", THREE)) is None
-    parts.namespace.set_partitions_down(only(3))
-    refused(parts.do(parts.namespace.commit, transaction), conditions.TRANSACTION_ROLLBACK, "Partition 3")
-    parts.namespace.set_partitions_down(None)
+    parts.namespace.registry.set_partitions_down(only(3))
+    refused(parts.do(parts.namespace.transactions.commit, transaction), conditions.TRANSACTION_ROLLBACK, "Partition 3")
+    parts.namespace.registry.set_partitions_down(None)
     assert parts.send_payloads(keyed(b"after", THREE)) is None
     assert numbers(parts) == [(3, 1), (3, 2)]
 
@@ -336,7 +338,7 @@ def test_what_is_written_is_known_for_each_partition(parts: Rig) -> None:
     for _ in range(4):
         parts.send_payloads(keyed(b"x" * 900, NINE))
     answers: list[object] = []
-    parts.namespace.send(parts.queue(), [keyed(b"late", THREE)], parts.now, answers.append)
+    parts.namespace.enqueue.send(parts.queue(), [keyed(b"late", THREE)], parts.now, answers.append)
     parts.turn()
     entity = parts.queue().entity
     late = (3 << PARTITION_SHIFT) + 1

@@ -42,7 +42,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning")]
 async def create(broker: Broker, queue: str) -> None:
     done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     namespace = broker.namespaces["contoso"].namespace
-    namespace.create_queue(QueueDescription(name=queue), broker.clock(), done.set_result)
+    namespace.registry.create(QueueDescription(name=queue), broker.clock(), done.set_result)
     assert await done is None
 
 
@@ -486,10 +486,10 @@ async def test_the_links_to_what_was_deleted_together_are_looked_for_once(
             begin(*arguments, time.time(), answered.set_result)
             assert await answered is None
 
-        await change(namespace.create_topic, TopicDescription(name="news"))
+        await change(namespace.registry.create, TopicDescription(name="news"))
         names = [f"s{n}" for n in range(10)]
         for name in names:
-            await change(namespace.create_subscription, SubscriptionDescription(topic="news", name=name))
+            await change(namespace.subscriptions.create, SubscriptionDescription(topic="news", name=name))
         looked: list[AmqpConnection] = []
         links = AmqpConnection.links
 
@@ -500,7 +500,7 @@ async def test_the_links_to_what_was_deleted_together_are_looked_for_once(
         async with WireClient.from_connection_string(host.connection_string) as wire:
             receivers = [await wire.receiver(f"news/Subscriptions/{name}", credit=10) for name in names]
             monkeypatch.setattr(AmqpConnection, "links", counted)
-            await change(namespace.delete_topic, "news")
+            await change(namespace.registry.delete_topic, "news")
             for name, receiver in zip(names, receivers, strict=True):
                 with pytest.raises((LinkLost, NotFound), match=f"news/Subscriptions/{name}"):
                     await receiver.receive(1, 10.0)

@@ -203,7 +203,7 @@ def test_a_deleted_topic_lets_go_of_its_subscriptions_one_by_one(rig: Rig, turns
     for n in range(50):
         rig.subscribe(f"s{n}")
     answers: list[object] = []
-    rig.namespace.delete_topic("news", rig.now, answers.append)
+    rig.namespace.registry.delete_topic("news", rig.now, answers.append)
     rig.turn()
     rig.answer()
     assert not answers and len(rig.namespace._store.by_id) > 40
@@ -215,7 +215,7 @@ def test_a_deleted_queue_is_taken_apart_in_steps(rig: Rig, turns: Turns) -> None
     rig.create()
     fill(rig, turns, ttl=1000.0)
     rig.acquire(MANY // 2)
-    rig.namespace.delete_queue("orders", rig.now, lambda refusal: None)
+    rig.namespace.registry.delete_queue("orders", rig.now, lambda refusal: None)
     rig.turn()
     rig.answer()
     held = [sum(segment.live for segment in rig.journal.segments())]
@@ -255,7 +255,7 @@ def test_a_search_through_a_queue_for_a_session(
         work = namespace.receive.peek(queue, 0, 10, rig.now, "b")
         namespace.slices.start(work, lambda job: answers.append([body_of(each) for each in job.result()]))
     else:
-        namespace.delete_messages(queue, 10, rig.now, rig.now, lambda *each: answers.append(each), "b")
+        namespace.settlement.delete_messages(queue, 10, rig.now, rig.now, lambda *each: answers.append(each), "b")
     turn_max = 500 * int(SLICE_S / UNIT_S + 1)
     assert 0 < looked.count <= turn_max and not answers
     while turns.soon and not answers:
@@ -273,7 +273,7 @@ def test_a_deletion_of_many_messages(rig: Rig, turns: Turns) -> None:
     answers: list[object] = []
 
     def delete() -> None:
-        rig.namespace.delete_messages(queue, MANY, rig.now, rig.now, lambda *each: answers.append(each))
+        rig.namespace.settlement.delete_messages(queue, MANY, rig.now, rig.now, lambda *each: answers.append(each))
 
     at_most_some_a_turn(turns, lambda: queue.available, delete)
     turns.finish()
@@ -285,7 +285,7 @@ def test_a_deletion_of_which_the_disk_takes_a_part_tells_how_many_went(rig: Rig,
     queue = rig.create()
     fill(rig, turns, count=AT_ONCE_MAX)
     answers: list[tuple[int, object]] = []
-    rig.namespace.delete_messages(queue, MANY, rig.now, rig.now, lambda *each: answers.append(each))
+    rig.namespace.settlement.delete_messages(queue, MANY, rig.now, rig.now, lambda *each: answers.append(each))
     rig.files.is_read_only_now = True
     turns.finish()
     rig.run()

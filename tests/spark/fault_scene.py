@@ -127,7 +127,9 @@ class Scene:
     def _put(self, queue: str, payloads: list[bytes]) -> None:
         server, target = self.secondary, self._queue(self.secondary, queue)
         stored: Future[object] = Future()
-        server.loop.call_soon_threadsafe(server.namespace.send, target, payloads, server.clock(), stored.set_result)
+        server.loop.call_soon_threadsafe(
+            server.namespace.enqueue.send, target, payloads, server.clock(), stored.set_result
+        )
         assert stored.result(10) is None
 
     # -- what the brokers see; only of brokers in this process

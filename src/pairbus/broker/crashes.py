@@ -183,7 +183,7 @@ class Crashes:
             return
         if crash.fault.kind == "crash-node":
             crash.names = self.nodes.on(crash.node, server.entity_names)
-        found = [namespace.find(name) for name in crash.names]
+        found = [namespace.registry.find(name) for name in crash.names]
         owners = [owner for owner in found if owner is not None and not owner.deleting]
         old = [part for owner in owners for part in owner.with_parts()]
         what = repr(owners[0].name) if len(owners) == 1 else f"node {crash.node}"

@@ -55,7 +55,7 @@ class Gauges:
             yield {"namespace": name, "entity": entity}, server.crashes.nodes.node_of(entity)
 
     def _late(self, name: str) -> Iterator[Sample]:
-        yield {"namespace": name}, self._broker.namespaces[name].namespace.late_count
+        yield {"namespace": name}, self._broker.namespaces[name].namespace.registry.late_count
 
     def _connections(self, name: str) -> Iterator[Sample]:
         yield {"namespace": name}, len(self._broker.namespaces[name].connections)

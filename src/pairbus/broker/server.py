@@ -106,7 +106,7 @@ class NamespaceServer:
         self.faults = Faults(self._faults_changed, Throttling(plan.thresholds, self._read_measure))
         self.crashes = Crashes(self, plan.nodes or broker.nodes)
         self.faults.on_crash = self.crashes.begin
-        self.faults.late_count = lambda: self.namespace.late_count
+        self.faults.late_count = lambda: self.namespace.registry.late_count
         self.namespace: Namespace
         self.recorder: Recorder
         self.folder = broker.data / plan.name
@@ -212,10 +212,10 @@ class NamespaceServer:
             self._ends.push_async_callback(asyncio.to_thread, ledger.close)
             self._every(_LEDGER_FLUSH_S, ledger.flush_aside)
         self.recorder = Recorder(self.name, counters, ledger, self.clock)
-        self.namespace.on_forwarded = self.recorder.forwarded
-        self.namespace.on_forwards_due = self._forward_soon
-        self.namespace.on_forwarding = self._refuse_receivers
-        self.namespace.is_busy = self._is_busy
+        self.namespace.forwarding.on_forwarded = self.recorder.forwarded
+        self.namespace.forwarding.on_forwards_due = self._forward_soon
+        self.namespace.forwarding.on_forwarding = self._refuse_receivers
+        self.namespace.forwarding.is_busy = self._is_busy
         if ledger is not None:
             self.namespace.observe_removals(self.recorder.witnessed)
             # after the connections have ended: from then on nothing changes any more
@@ -236,7 +236,7 @@ class NamespaceServer:
             self.clock.followers.append(follower)
             self._ends.callback(self.clock.followers.remove, follower)
         await self._listener.start()
-        maintenance = asyncio.create_task(self.namespace.maintain())
+        maintenance = asyncio.create_task(self.namespace.maintenance.run())
         self._ends.push_async_callback(_cancel, maintenance)
         self._ends.push_async_callback(self.crashes.stop)
         self._tick()
@@ -252,12 +252,12 @@ class NamespaceServer:
                 now=self.clock(),
                 new_token=random_tokens(),
                 slices=self._broker.slices,
+                quotas=self._plan.quotas,
             )
         finally:
             gc.enable()
             gc.freeze()
-        self.namespace.quotas = self._plan.quotas
-        self.namespace.detach_deleted = self._detach_deleted
+        self.namespace.registry.detach_deleted = self._detach_deleted
         self._journal = journal
         self._log_notes()
         self._broker.start_journal(journal)
@@ -350,7 +350,7 @@ class NamespaceServer:
 
     def _forward(self) -> None:
         self._forwarding = None
-        self.namespace.forward_due(self.clock())
+        self.namespace.forwarding.forward_due(self.clock())
 
     def _exists(self, path: str) -> bool:
         """Return whether a path that something was counted for still leads to an entity, or never led to one."""
@@ -452,8 +452,8 @@ class NamespaceServer:
         self._listener.black_hole(self.faults.black_hole(None, now))
         self._journal.stall(self.faults.stalls_storage(now))
         is_late, holds_back = self.faults.late(now)
-        self.namespace.set_late(holds_back=holds_back, releases=not is_late)
-        self.namespace.set_partitions_down(lambda path: self.faults.partitions_down(path, self.clock()))
+        self.namespace.registry.set_late(holds_back=holds_back, releases=not is_late)
+        self.namespace.registry.set_partitions_down(lambda path: self.faults.partitions_down(path, self.clock()))
         for connection in list(self.connections):
             self._apply_faults(connection, now)
         deadline = self.faults.deadline(now)

@@ -114,7 +114,7 @@ async def test_sasl_plain_takes_the_key_of_an_entity(tmp_path: Path) -> None:
         for name in ("orders", "refunds"):
             rules = (AuthorizationRule(key_name="own", rights=("Send",), primary_key=f"key of {name}"),)
             made = asyncio.get_running_loop().create_future()
-            host.namespace.create_queue(QueueDescription(name=name, authorization_rules=rules), 0.0, made.set_result)
+            host.namespace.registry.create(QueueDescription(name=name, authorization_rules=rules), 0.0, made.set_result)
             assert await made is None
         async with WireClient("127.0.0.1", host.port, tls=False, credential=Login("own", "key of orders")) as client:
             await client.sender("orders")

@@ -256,7 +256,7 @@ async def test_entities_forward_once_all_of_them_exist(bare: Rig, caplog: pytest
     assert (queues["round"].description.forward_to, queues["round"].description.forward_dead_lettered_to) == (
         "round", "first"
     )  # fmt: skip
-    subscription = bare.namespace.find_subscription("news", "all")
+    subscription = bare.namespace.registry.find_subscription("news", "all")
     assert subscription is not None and subscription.description.forward_to == "last"
     with pytest.raises(PairbusError, match="queue 'first' of the configuration can't be changed: ForwardTo may not be"):
         await carry_out(planned(FORWARDING.replace('forward_to = "news"', 'forward_to = "gone"')))

@@ -287,10 +287,14 @@ def test_a_second_one_waits_for_what_becomes_of_the_first(strict: Rig) -> None:
     answers: list[tuple[str, Refusal | None]] = []
     queue = strict.queue()
     namespace = strict.namespace
-    namespace.send(queue, [make_special(b"1", id="a")], strict.now, lambda each: answers.append(("first", each)))
-    namespace.send(queue, [make_special(b"2", id="a")], strict.now, lambda each: answers.append(("second", each)))
+    namespace.enqueue.send(
+        queue, [make_special(b"1", id="a")], strict.now, lambda each: answers.append(("first", each))
+    )
+    namespace.enqueue.send(
+        queue, [make_special(b"2", id="a")], strict.now, lambda each: answers.append(("second", each))
+    )
     mixed = [make_special(b"3", id="a"), make_special(b"4", id="b")]
-    namespace.send(queue, mixed, strict.now, lambda each: answers.append(("third", each)))
+    namespace.enqueue.send(queue, mixed, strict.now, lambda each: answers.append(("third", each)))
     assert answers == []
     strict.run()
     assert sorted(answers) == [("first", None), ("second", None), ("third", None)]
@@ -300,9 +304,9 @@ def test_a_second_one_waits_for_what_becomes_of_the_first(strict: Rig) -> None:
 def test_a_second_one_is_refused_with_the_first_and_may_come_again(strict: Rig) -> None:
     answers: list[Refusal | None] = []
     queue = strict.queue()
-    strict.namespace.send(queue, [make_special(b"1", id="a")], strict.now, answers.append)
+    strict.namespace.enqueue.send(queue, [make_special(b"1", id="a")], strict.now, answers.append)
     both_ids = [make_special(b"2", id="a"), make_special(b"3", id="b")]
-    strict.namespace.send(queue, both_ids, strict.now, answers.append)
+    strict.namespace.enqueue.send(queue, both_ids, strict.now, answers.append)
     strict.fail_calls("pwrite", "fdatasync", "create", "rename")
     strict.run()
     strict.files.faults.clear()
@@ -346,7 +350,7 @@ def test_memory_for_ids_is_bounded(strict: Rig, monkeypatch: pytest.MonkeyPatch)
 def test_status(rig: Rig, status: str, sends: bool, receives: bool) -> None:
     rig.send(b"a")
     description = replace(rig.queue().entity.description, status=status)
-    assert rig.do(rig.namespace.update_queue, description) is None
+    assert rig.do(rig.namespace.registry.update, description) is None
     for each in rig.lives():
         refusal = each.send(b"b")
         _, schedule_refusal = each.schedule(make_special(b"c", at=1060.0))

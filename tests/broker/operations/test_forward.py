@@ -43,7 +43,7 @@ def said_of(payload: bytes) -> dict[str, Any]:
 
 def update(rig: Rig, name: str, **fields: Any) -> None:
     description = replace(rig.queue(name).entity.description, **fields)
-    assert rig.do(rig.namespace.update_queue, description) is None
+    assert rig.do(rig.namespace.registry.update, description) is None
 
 
 def reason(payload: bytes) -> object:
@@ -128,7 +128,7 @@ def test_nobody_receives_from_what_forwards_but_its_dead_letters(pair: Rig) -> N
 
 def test_receivers_are_told_when_a_queue_begins_to_forward(bare: Rig) -> None:
     told: list[str] = []
-    bare.namespace.on_forwarding = lambda queue: told.append(queue.path)
+    bare.namespace.forwarding.on_forwarding = lambda queue: told.append(queue.path)
     bare.create("second")
     bare.create("first")
     update(bare, "first", forward_to="second")
@@ -140,15 +140,15 @@ def test_receivers_are_told_when_a_queue_begins_to_forward(bare: Rig) -> None:
 @pytest.mark.parametrize("field", ["forward_to", "forward_dead_lettered_to"])
 def test_the_destination_must_exist_when_it_is_set_and_only_then(bare: Rig, field: str) -> None:
     bare.create("second")
-    answer = bare.do(bare.namespace.create_queue, QueueDescription(name="first", **{field: "nowhere"}))
+    answer = bare.do(bare.namespace.registry.create, QueueDescription(name="first", **{field: "nowhere"}))
     words = {"forward_to": "ForwardTo", "forward_dead_lettered_to": "ForwardDeadLetteredMessagesTo"}
     refused(answer, conditions.INVALID_FIELD, f"{words[field]} may not be 'nowhere'", "'contoso'")
     bare.create("first", **{field: "SECOND"})
     topic = bare.create_topic()
     changed = replace(bare.subscribe("all").description, **{field: "nowhere"})
-    refused(bare.do(bare.namespace.update_subscription, changed), conditions.INVALID_FIELD, "may not be 'nowhere'")
-    assert bare.do(bare.namespace.update_subscription, replace(changed, **{field: topic.name})) is None
-    assert bare.do(bare.namespace.delete_queue, "second") is None
+    refused(bare.do(bare.namespace.subscriptions.update, changed), conditions.INVALID_FIELD, "may not be 'nowhere'")
+    assert bare.do(bare.namespace.subscriptions.update, replace(changed, **{field: topic.name})) is None
+    assert bare.do(bare.namespace.registry.delete_queue, "second") is None
     update(bare, "first", lock_duration=5.0)
     assert bare.queue("first").lock_duration == 5.0
 
@@ -215,7 +215,7 @@ def disable(rig: Rig) -> None:
 
 
 def delete(rig: Rig) -> None:
-    assert rig.do(rig.namespace.delete_queue, "second") is None
+    assert rig.do(rig.namespace.registry.delete_queue, "second") is None
 
 
 def fill(rig: Rig) -> None:
@@ -314,7 +314,7 @@ def test_a_destination_that_is_busy_is_waited_for(pair: Rig) -> None:
         permits[0] -= 1
         return permits[0] < 0
 
-    pair.namespace.is_busy = is_busy
+    pair.namespace.forwarding.is_busy = is_busy
     pair.send(*(bytes([number]) for number in range(5)), path="first")
     forward(pair)
     assert where(pair) == {"first": [b"\2", b"\3", b"\4"], "second": [b"\0", b"\1"]}
@@ -330,12 +330,12 @@ def test_a_destination_that_is_busy_is_waited_for(pair: Rig) -> None:
 def test_dead_letters_wait_for_a_busy_destination(bare: Rig) -> None:
     bare.create("second")
     bare.create("first", forward_dead_lettered_to="second")
-    bare.namespace.is_busy = lambda path, size: True
+    bare.namespace.forwarding.is_busy = lambda path, size: True
     bare.send(b"one", path="first")
     assert bare.settle(bare.tokens(path="first"), DeadLetter("bad"), "first") is None
     forward(bare)
     assert where(bare) == {"first/$DeadLetterQueue": [b"one"]}
-    bare.namespace.is_busy = lambda path, size: False
+    bare.namespace.forwarding.is_busy = lambda path, size: False
     bare.pass_time(1.0)
     assert where(bare) == {"second": [b"one"]}
 
@@ -371,7 +371,7 @@ def test_a_duplicate_of_what_is_being_written_waits_for_it(bare: Rig, is_stored:
     second = bare.create("second", requires_duplicate_detection=True)
     bare.create("first", forward_to="second")
     bare.send_payloads(make(b"b", message_id="1"), path="first")
-    bare.namespace.send(second, [make(b"a", message_id="1")], bare.now, lambda _: None)
+    bare.namespace.enqueue.send(second, [make(b"a", message_id="1")], bare.now, lambda _: None)
     bare.namespace.tick(bare.now)
     assert bare.bodies("first") == [b"b"]
     if not is_stored:
@@ -524,7 +524,7 @@ def test_an_entity_that_forwards_is_never_idle(bare: Rig) -> None:
 
 def test_who_observes_is_told_what_went_where(pair: Rig) -> None:
     told: list[tuple[Any, ...]] = []
-    pair.namespace.on_forwarded = lambda *each: told.append(each)
+    pair.namespace.forwarding.on_forwarded = lambda *each: told.append(each)
     pair.send(b"a", path="first")
     forward(pair)
     ((source, destination, (one,)),) = told
@@ -632,7 +632,7 @@ def _tell_story(rig: Rig, destination: str, dies_at: int | None) -> list[bytes]:
     with contextlib.suppress(MachineStopped):
         for number in range(6):
             body = b"%d" % number * 200
-            rig.namespace.send(
+            rig.namespace.enqueue.send(
                 first, [make(body)], rig.now, lambda refusal, body=body: refusal is None and confirmed.append(body)
             )
             for _ in range(4):
@@ -644,7 +644,7 @@ def _tell_story(rig: Rig, destination: str, dies_at: int | None) -> list[bytes]:
 def test_a_destination_that_is_deleted_meanwhile_takes_its_messages_with_it(pair: Rig) -> None:
     pair.send(b"a", path="first")
     pair.namespace.tick(pair.now)
-    assert pair.do(pair.namespace.delete_queue, "second") is None
+    assert pair.do(pair.namespace.registry.delete_queue, "second") is None
     forward(pair)
     for life in pair.lives():
         assert where(life) == {}
@@ -653,7 +653,7 @@ def test_a_destination_that_is_deleted_meanwhile_takes_its_messages_with_it(pair
 def test_a_source_that_is_deleted_meanwhile_is_gone(pair: Rig) -> None:
     pair.send(b"a", path="first")
     pair.namespace.tick(pair.now)
-    assert pair.do(pair.namespace.delete_queue, "first") is None
+    assert pair.do(pair.namespace.registry.delete_queue, "first") is None
     forward(pair)
     for life in pair.lives():
         assert where(life) == {"second": [b"a"]}

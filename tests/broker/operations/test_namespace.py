@@ -11,8 +11,8 @@ from pairbus.amqp.types import UInt
 from pairbus.broker.format.content import PING_CONTENT_TYPE
 from pairbus.broker.model.description import QueueDescription
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost, Release
-from pairbus.broker.operations.namespace import refusal_of
 from pairbus.broker.refusal import Refusal
+from pairbus.broker.storage.store import refusal_of
 from pairbus.journal import JournalBusy, JournalClosed, JournalFailed, JournalFull, Options, RecordTooLarge
 from tests.broker.namespace_rig import (
     DEAD,
@@ -44,7 +44,7 @@ def test_paths_are_resolved_in_any_case(rig: Rig) -> None:
 def test_a_name_is_taken_once_even_while_it_is_being_created(rig: Rig) -> None:
     answers: list[Refusal | None] = []
     for name in ("ORDERS", "new", "New"):
-        rig.namespace.create_queue(QueueDescription(name=name), 1.0, answers.append)
+        rig.namespace.registry.create(QueueDescription(name=name), 1.0, answers.append)
     rig.run()
     assert [condition(answer) for answer in answers] == [
         "com.microsoft:entity-already-exists",
@@ -55,7 +55,7 @@ def test_a_name_is_taken_once_even_while_it_is_being_created(rig: Rig) -> None:
 
 
 def test_an_entity_is_there_when_its_record_is(rig: Rig) -> None:
-    rig.namespace.create_queue(QueueDescription(name="new"), 7.0, lambda refusal: None)
+    rig.namespace.registry.create(QueueDescription(name="new"), 7.0, lambda refusal: None)
     assert rig.namespace.resolve("new") is None
     rig.turn()
     assert rig.namespace.resolve("new") is None
@@ -66,8 +66,8 @@ def test_an_entity_is_there_when_its_record_is(rig: Rig) -> None:
 def test_an_update_applies_at_once_and_survives(rig: Rig) -> None:
     answers: list[Refusal | None] = []
     stands = rig.namespace.queues["orders"].description
-    rig.namespace.update_queue(replace(stands, name="ORDERS", lock_duration=5.0), 2000.0, answers.append)
-    rig.namespace.update_queue(QueueDescription(name="other"), 2000.0, answers.append)
+    rig.namespace.registry.update(replace(stands, name="ORDERS", lock_duration=5.0), 2000.0, answers.append)
+    rig.namespace.registry.update(QueueDescription(name="other"), 2000.0, answers.append)
     rig.run()
     assert answers[1] is None
     assert answers[0] is not None
@@ -87,10 +87,10 @@ def test_a_deleted_queue_is_gone_with_all_that_was_in_it(rig: Rig) -> None:
     old = rig.queue()
     tokens = rig.tokens()
     answers: list[Refusal | None] = []
-    rig.namespace.delete_queue("Orders", 1.0, answers.append)
-    rig.namespace.delete_queue("Orders", 1.0, answers.append)
-    rig.namespace.send(old, [make(b"c")], 1.0, answers.append)
-    rig.namespace.settle(old, tokens, Complete(), 1.0, answers.append)
+    rig.namespace.registry.delete_queue("Orders", 1.0, answers.append)
+    rig.namespace.registry.delete_queue("Orders", 1.0, answers.append)
+    rig.namespace.enqueue.send(old, [make(b"c")], 1.0, answers.append)
+    rig.namespace.settlement.settle(old, tokens, Complete(), 1.0, answers.append)
     assert rig.namespace.receive.acquire(old, 1, 1.0) == []
     rig.run()
     assert [condition(answer) for answer in answers] == ["amqp:not-found"] * 3 + [None]
@@ -105,7 +105,7 @@ def test_a_deleted_queue_is_gone_with_all_that_was_in_it(rig: Rig) -> None:
 
 def test_a_recreated_queue_sees_nothing_of_the_old_one(rig: Rig) -> None:
     rig.send(b"old")
-    rig.namespace.delete_queue("orders", 1.0, lambda refusal: None)
+    rig.namespace.registry.delete_queue("orders", 1.0, lambda refusal: None)
     rig.run()
     rig.create()
     assert rig.bodies() == []
@@ -118,7 +118,7 @@ def test_a_recreated_queue_sees_nothing_of_the_old_one(rig: Rig) -> None:
 
 def test_ids_are_not_reused_after_compaction(rig: Rig) -> None:
     rig.create("second")
-    rig.namespace.delete_queue("second", 1.0, lambda refusal: None)
+    rig.namespace.registry.delete_queue("second", 1.0, lambda refusal: None)
     rig.run()
     for n in range(60):
         rig.send(b"%d" % n * 20)
@@ -137,7 +137,7 @@ def test_a_message_is_there_when_its_record_is_synced(rig: Rig) -> None:
     queue = rig.queue()
     queue.on_available = lambda: woken.append(queue.available)
     answers: list[Refusal | None] = []
-    rig.namespace.send(queue, [make(b"a"), make(b"b")], rig.now, answers.append)
+    rig.namespace.enqueue.send(queue, [make(b"a"), make(b"b")], rig.now, answers.append)
     assert rig.bodies() == []
     rig.turn()
     assert (rig.bodies(), answers, woken) == ([], [], [])
@@ -211,7 +211,7 @@ def test_sends_under_way_count_as_if_they_were_there() -> None:
         queue = rig.create(max_size_mb=1)
         answers: list[Refusal | None] = []
         for _ in range(6):
-            rig.namespace.send(queue, [make(b"x" * 200_000)], rig.now, answers.append)
+            rig.namespace.enqueue.send(queue, [make(b"x" * 200_000)], rig.now, answers.append)
         assert len(answers) == 1
         assert answers[0] is not None
         rig.run()
@@ -222,7 +222,7 @@ def test_sends_under_way_count_as_if_they_were_there() -> None:
 
 def test_a_ping_is_confirmed_counted_and_nowhere(rig: Rig) -> None:
     answers: list[Refusal | None] = []
-    rig.namespace.send(rig.queue(), [PING], rig.now, answers.append)
+    rig.namespace.enqueue.send(rig.queue(), [PING], rig.now, answers.append)
     assert answers == []  # it goes the way of a message, to the disk
     rig.run()
     assert answers == [None]
@@ -599,9 +599,9 @@ def test_a_settlement_that_is_refused_leaves_the_lock(rig: Rig) -> None:
     assert refusal is not None
     answers: list[Refusal | None] = []
     description = QueueDescription(name="new")
-    rig.namespace.create_queue(description, 1.0, answers.append)
-    rig.namespace.update_queue(replace(description, name="orders"), 1.0, answers.append)
-    rig.namespace.delete_queue("orders", 1.0, answers.append)
+    rig.namespace.registry.create(description, 1.0, answers.append)
+    rig.namespace.registry.update(replace(description, name="orders"), 1.0, answers.append)
+    rig.namespace.registry.delete_queue("orders", 1.0, answers.append)
     assert [condition(answer) for answer in answers] == ["amqp:internal-error"] * 3
     rig.journal._state = "started"
     assert rig.settle(tokens, Complete()) is None
@@ -711,7 +711,7 @@ def test_a_restart_begins_the_wait_anew_and_an_update_may_end_it(mortal: Rig) ->
     with mortal.reopened() as again:
         assert again.namespace.tick(again.now) == again.now + 300.0
         description = replace(again.namespace.queues["orders"].description, auto_delete_on_idle=inf)
-        assert again.do(again.namespace.update_queue, description) is None
+        assert again.do(again.namespace.registry.update, description) is None
         assert again.pass_time(10_000.0) is None
         assert again.namespace.resolve("orders") is not None
 

@@ -59,7 +59,7 @@ def test_every_subscription_gets_its_copy_when_the_record_is_synced(rig: Rig) ->
     for path in (A, B):
         rig.queue(path).on_available = lambda path=path: woken.append(path)  # type: ignore[misc]
     answers: list[Refusal | None] = []
-    rig.namespace.send(rig.namespace.topics["news"], [make(b"x"), make(b"y")], rig.now, answers.append)
+    rig.namespace.enqueue.send(rig.namespace.topics["news"], [make(b"x"), make(b"y")], rig.now, answers.append)
     rig.turn()
     assert (rig.bodies(A), answers, woken) == ([], [], [])
     rig.answer()
@@ -116,11 +116,11 @@ def test_the_body_is_released_with_the_last_copy(rig: Rig) -> None:
 
 def test_the_body_is_released_with_the_last_subscription(rig: Rig) -> None:
     rig.send(b"x" * 500, path="news")
-    rig.do(rig.namespace.delete_subscription, "news", "a")
+    rig.do(rig.namespace.subscriptions.delete, "news", "a")
     rig.live_bytes()
     assert rig.namespace.resident_bytes == rig.namespace.topics["news"].size_bytes > 500
     assert rig.bodies(B) == [b"x" * 500]
-    rig.do(rig.namespace.delete_subscription, "news", "b")
+    rig.do(rig.namespace.subscriptions.delete, "news", "b")
     assert rig.live_bytes() < 500
     assert rig.namespace.resident_bytes == rig.namespace.topics["news"].size_bytes == 0
 
@@ -161,7 +161,7 @@ def test_what_the_disk_refuses_is_nowhere(rig: Rig) -> None:
     rig.fail_calls()
     answers: list[Refusal | None] = []
     topic = rig.namespace.topics["news"]
-    rig.namespace.send(topic, [make(b"x")], rig.now, answers.append)
+    rig.namespace.enqueue.send(topic, [make(b"x")], rig.now, answers.append)
     rig.wait(0.3, 20)
     assert condition(answers[0]) == "amqp:internal-error"
     assert rig.bodies(A) == []
@@ -185,9 +185,9 @@ def test_contents_that_do_not_fit_into_memory_are_read_back() -> None:
 
 
 def test_rules_decide(rig: Rig) -> None:
-    rig.do(rig.namespace.delete_rule, "news", "b", "$Default")
-    rig.do(rig.namespace.create_rule, "news", "b", RuleDescription(name="red", filter=RED))
-    rig.do(rig.namespace.create_rule, "news", "b", RuleDescription(name="too", filter=RED))
+    rig.do(rig.namespace.subscriptions.delete_rule, "news", "b", "$Default")
+    rig.do(rig.namespace.subscriptions.create_rule, "news", "b", RuleDescription(name="red", filter=RED))
+    rig.do(rig.namespace.subscriptions.create_rule, "news", "b", RuleDescription(name="too", filter=RED))
     rig.subscribe("c", FalseFilter())
     rig.send_payloads(colored(b"1", "red"), colored(b"2", "blue"), make(b"3"), path="news")
     assert rig.bodies(A) == [b"1", b"2", b"3"]
@@ -235,7 +235,7 @@ def test_sending_to_a_subscription_or_a_disabled_topic_is_refused(rig: Rig) -> N
     assert condition(rig.send(b"x", path="closed")) == "com.microsoft:entity-disabled"
     assert condition(rig.send_payloads(PING, path="closed")) == "com.microsoft:entity-disabled"
     topic = rig.namespace.topics["closed"]
-    rig.do(rig.namespace.update_topic, topic.description.__class__(name="closed"))
+    rig.do(rig.namespace.registry.update, topic.description.__class__(name="closed"))
     assert rig.send(b"x", path="closed") is None
 
 
@@ -274,7 +274,7 @@ def test_publishes_under_way_count() -> None:
         rig.subscribe("a")
         answers: list[Refusal | None] = []
         for _ in range(5):
-            rig.namespace.send(topic, [make(b"x" * 250_000)], rig.now, answers.append)
+            rig.namespace.enqueue.send(topic, [make(b"x" * 250_000)], rig.now, answers.append)
         rig.run()
         assert [condition(answer) for answer in answers] == ["amqp:resource-limit-exceeded"] + [None] * 4
         assert topic.pending_bytes == 0
@@ -344,11 +344,13 @@ def test_scheduled_messages_can_be_cancelled(rig: Rig) -> None:
     topic = rig.namespace.topics["news"]
     numbers, _ = rig.schedule(make_special(b"x", at=rig.now + 10.0), make_special(b"y", at=rig.now + 10.0), path="news")
     assert numbers == [1, 2]
-    assert condition(rig.do(rig.namespace.cancel_scheduled, topic, [1, 9])) == "com.microsoft:message-not-found"
-    assert rig.do(rig.namespace.cancel_scheduled, topic, [1]) is None
+    assert (
+        condition(rig.do(rig.namespace.settlement.cancel_scheduled, topic, [1, 9])) == "com.microsoft:message-not-found"
+    )
+    assert rig.do(rig.namespace.settlement.cancel_scheduled, topic, [1]) is None
     pass_time(rig, 10.0)
     assert rig.bodies(A) == [b"y"]
-    assert condition(rig.do(rig.namespace.cancel_scheduled, topic, [2])) == "com.microsoft:message-not-found"
+    assert condition(rig.do(rig.namespace.settlement.cancel_scheduled, topic, [2])) == "com.microsoft:message-not-found"
     rig.take(1, A)
     rig.take(1, B)
     assert rig.live_bytes() == live
@@ -359,7 +361,7 @@ def test_a_scheduled_message_that_nobody_wants_when_it_is_due(rig: Rig) -> None:
     live = rig.live_bytes()
     rig.schedule(make_special(b"x", at=rig.now + 10.0), path="news")
     for name in "ab":
-        rig.do(rig.namespace.delete_rule, "news", name, "$Default")
+        rig.do(rig.namespace.subscriptions.delete_rule, "news", name, "$Default")
     pass_time(rig, 10.0)
     topic = rig.namespace.topics["news"]
     assert (topic.scheduled_count, topic.size_bytes, rig.bodies(A)) == (0, 0, [])
@@ -463,8 +465,8 @@ def test_a_duplicate_waits_for_what_becomes_of_the_first() -> None:
         topic = rig.create_topic(requires_duplicate_detection=True)
         rig.subscribe("a")
         answers: list[str] = []
-        rig.namespace.send(topic, [make(b"1")], rig.now, lambda refusal: answers.append("first"))
-        rig.namespace.send(topic, [make(b"2")], rig.now, lambda refusal: answers.append("second"))
+        rig.namespace.enqueue.send(topic, [make(b"1")], rig.now, lambda refusal: answers.append("first"))
+        rig.namespace.enqueue.send(topic, [make(b"2")], rig.now, lambda refusal: answers.append("second"))
         assert answers == []
         rig.run()
         assert sorted(answers) == ["first", "second"]
@@ -532,9 +534,9 @@ def rule(expression: str, action: str | None = None, name: str = "$Default") -> 
 
 
 def add_rules(rig: Rig, name: str, *rules: RuleDescription) -> None:
-    rig.do(rig.namespace.delete_rule, "news", name, "$Default")
+    rig.do(rig.namespace.subscriptions.delete_rule, "news", name, "$Default")
     for each in rules:
-        assert rig.do(rig.namespace.create_rule, "news", name, each) is None
+        assert rig.do(rig.namespace.subscriptions.create_rule, "news", name, each) is None
 
 
 def test_sql_decides(rig: Rig) -> None:

@@ -126,7 +126,7 @@ def send(rig: Rig, *payloads: bytes, path: str = "news") -> list[Refusal | None]
     answers: list[Refusal | None] = []
     target = rig.namespace.resolve(path)
     assert target is not None
-    rig.namespace.send(target, payloads, rig.now, answers.append)
+    rig.namespace.enqueue.send(target, payloads, rig.now, answers.append)
     return answers
 
 
@@ -209,7 +209,7 @@ def test_a_small_send_is_laid_out_at_once(rig: Rig, turns: Turns) -> None:
 def test_what_is_sent_later_does_not_overtake(rig: Rig, turns: Turns) -> None:
     order: list[int] = []
     for n, size in enumerate((20, 1, 5, 1)):
-        rig.namespace.send(topic_of(rig), batch(size, f"{n}."), rig.now, lambda _, n=n: order.append(n))  # type: ignore[misc]
+        rig.namespace.enqueue.send(topic_of(rig), batch(size, f"{n}."), rig.now, lambda _, n=n: order.append(n))  # type: ignore[misc]
         turns.turn()
     turns.run()
     assert order == [0, 1, 2, 3]
@@ -267,7 +267,7 @@ def test_rules_are_those_of_the_moment_of_the_send(rig: Rig, turns: Turns) -> No
 def test_a_subscription_that_is_deleted_meanwhile_gets_nothing(rig: Rig, turns: Turns) -> None:
     answers = send(rig, *batch(5))
     turns.turn(8)
-    turns.do(rig.namespace.delete_subscription, "news", "b")
+    turns.do(rig.namespace.subscriptions.delete, "news", "b")
     assert answers == []
     turns.run()
     assert answers == [None]
@@ -281,7 +281,7 @@ def test_a_subscription_that_is_deleted_meanwhile_gets_nothing(rig: Rig, turns: 
 def test_a_topic_that_is_deleted_meanwhile_takes_nothing(rig: Rig, turns: Turns, turn_count: int) -> None:
     answers = send(rig, *batch(20))
     turns.turn(turn_count)
-    turns.do(rig.namespace.delete_topic, "news")
+    turns.do(rig.namespace.registry.delete_topic, "news")
     turns.run()
     refused(answers[0], conditions.NOT_FOUND)
     assert rig.live_bytes() == 0 or "news" not in rig.namespace.topics
@@ -295,7 +295,7 @@ def test_a_topic_that_is_disabled_meanwhile_refuses(rig: Rig, turns: Turns) -> N
     answers = send(rig, *batch(20))
     turns.turn()
     description = replace(topic_of(rig).description, status="SendDisabled")
-    turns.do(rig.namespace.update_topic, description)
+    turns.do(rig.namespace.registry.update, description)
     turns.run()
     refused(answers[0], conditions.ENTITY_DISABLED)
     assert counts(rig) == (0, 0)
@@ -417,7 +417,7 @@ def test_a_subscription_that_is_deleted_while_copies_enter_it_leaves_nothing(rig
     turns.turn()
     assert 0 < sum(counts(rig)) < 105
     for name in "ab":
-        turns.do(rig.namespace.delete_subscription, "news", name)
+        turns.do(rig.namespace.subscriptions.delete, "news", name)
     rig.namespace.maintenance.take_some_apart()
     turns.run()
     assert rig.live_bytes() < before
@@ -460,9 +460,12 @@ def begin(rig: Rig, *sends: tuple[str, list[bytes]]) -> tuple[Transaction, list[
     for path, payloads in sends:
         target = rig.namespace.resolve(path)
         assert target is not None
-        assert rig.namespace.enlist(transaction, Send(target, payloads, lambda _: None), None, rig.now) is None
+        assert (
+            rig.namespace.transactions.enlist(transaction, Send(target, payloads, lambda _: None), None, rig.now)
+            is None
+        )
     answers: list[Refusal | None] = []
-    rig.namespace.commit(transaction, rig.now, answers.append)
+    rig.namespace.transactions.commit(transaction, rig.now, answers.append)
     return transaction, answers
 
 
@@ -493,7 +496,7 @@ def test_a_transaction_into_a_topic_that_is_disabled_meanwhile_is_rolled_back(ri
     _, answers = begin(rig, ("orders", [make(b"x")]), ("news", batch(20)))
     turns.turn()
     description = replace(topic_of(rig).description, status="SendDisabled")
-    turns.do(rig.namespace.update_topic, description)
+    turns.do(rig.namespace.registry.update, description)
     turns.run()
     refused(answers[0], conditions.TRANSACTION_ROLLBACK, "SendDisabled")
     assert (*counts(rig), len(rig.queue())) == (0, 0, 0)
@@ -535,14 +538,14 @@ def test_what_is_forwarded_into_a_topic_keeps_its_order_and_is_never_in_two_plac
     rig.create("first", forward_to="news")
     for n in range(10):
         assert rig.send_payloads(red(b"%d" % n), path="first") is None
-    rig.namespace.forward_due(rig.now)
+    rig.namespace.forwarding.forward_due(rig.now)
     for _ in range(150):
         turns.turn()
         rig.turn()
         with rig.reopened() as again:
             assert len(again.queue("first")) + len(again.queue(B)) == 10
         rig.answer()
-        rig.namespace.forward_due(rig.now)
+        rig.namespace.forwarding.forward_due(rig.now)
     turns.run()
     assert rig.bodies(B) == [b"%d" % n for n in range(10)]
     assert counts(rig) == (200, 10)
@@ -552,10 +555,10 @@ def test_what_is_forwarded_into_a_topic_keeps_its_order_and_is_never_in_two_plac
 def test_what_can_not_be_forwarded_any_more_goes_back(rig: Rig, turns: Turns) -> None:
     rig.create("first", forward_to="news")
     assert rig.send_payloads(*batch(10), path="first") is None
-    rig.namespace.forward_due(rig.now)
+    rig.namespace.forwarding.forward_due(rig.now)
     turns.turn(3)
     description = replace(rig.queue("first").entity.description, forward_to=None)
-    turns.do(rig.namespace.update_queue, description)
+    turns.do(rig.namespace.registry.update, description)
     turns.run()
     assert rig.received(path="first") == [b"%d" % n for n in range(10)]
     assert counts(rig) == (0, 0)

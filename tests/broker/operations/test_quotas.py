@@ -45,10 +45,11 @@ def test_what_a_tier_has_and_has_not(tier: str | None, description: Description,
 
 
 def test_messages_of_a_transaction(bare: Rig) -> None:
-    bare.namespace.quotas = Quotas(transaction_messages=3)
+    bare.namespace.registry.quotas = Quotas(transaction_messages=3)
     target, transaction = bare.create("q"), Transaction(b"1")
     refusals = [
-        bare.namespace.enlist(transaction, Send(target, [make(b"x")], lambda _: None), "q", bare.now) for _ in range(4)
+        bare.namespace.transactions.enlist(transaction, Send(target, [make(b"x")], lambda _: None), "q", bare.now)
+        for _ in range(4)
     ]
     assert refusals[:3] == [None] * 3
     refused(refusals[3], NOT_ALLOWED, "more than 3 messages in a single transaction")
@@ -56,12 +57,12 @@ def test_messages_of_a_transaction(bare: Rig) -> None:
 
 def test_neither_a_new_entity_nor_a_change_gets_past_them(bare: Rig) -> None:
     bare.create("q")
-    bare.namespace.quotas = TIERS["standard"]
-    assert bare.do(bare.namespace.update_queue, QueueDescription(name="q", max_size_mb=2048)) is None
+    bare.namespace.registry.quotas = TIERS["standard"]
+    assert bare.do(bare.namespace.registry.update, QueueDescription(name="q", max_size_mb=2048)) is None
     for change, description in (
-        (bare.namespace.update_queue, QueueDescription(name="q", max_size_mb=9000)),
-        (bare.namespace.create_queue, QueueDescription(name="r", max_size_mb=9000)),
-        (bare.namespace.create_topic, TopicDescription(name="t", max_size_mb=9000)),
+        (bare.namespace.registry.update, QueueDescription(name="q", max_size_mb=9000)),
+        (bare.namespace.registry.create, QueueDescription(name="r", max_size_mb=9000)),
+        (bare.namespace.registry.create, TopicDescription(name="t", max_size_mb=9000)),
     ):
         refusal = bare.do(change, description)
         assert refusal is not None and "up to 5120 in this namespace; it is 9000" in refusal.description

@@ -170,7 +170,7 @@ def test_p48_no_more_than_so_many_are_passed_over_in_a_second(monkeypatch: pytes
 def test_p48_those_of_a_queue_that_is_deleted_meanwhile_are_forgotten(rig: Rig) -> None:
     other = rig.create("other")
     assert deliver(rig) == [b"in the stall"]
-    assert rig.do(rig.namespace.delete_queue, "orders") is None
+    assert rig.do(rig.namespace.registry.delete_queue, "orders") is None
     resume(rig)
     assert len(rig.namespace._store.unread) == 0 and other.available == 0
     assert rig.namespace.deadline is None

@@ -8,14 +8,14 @@ from tests.broker.namespace_rig import Rig, condition
 
 def test_how_many_queues_and_topics_there_can_be() -> None:
     with Rig() as rig:
-        rig.namespace.quotas = Quotas(entities=3)
+        rig.namespace.registry.quotas = Quotas(entities=3)
         rig.create("a")
         rig.create_topic("b")
         for name in ("s", "t"):
             rig.subscribe(name, topic="b")  # these have a limit of their own
         answers: list[Refusal | None] = []
-        rig.namespace.create_queue(QueueDescription(name="c"), 1.0, answers.append)
-        rig.namespace.create_topic(TopicDescription(name="d"), 1.0, answers.append)
+        rig.namespace.registry.create(QueueDescription(name="c"), 1.0, answers.append)
+        rig.namespace.registry.create(TopicDescription(name="d"), 1.0, answers.append)
         rig.run()
         assert [condition(answer) for answer in answers] == ["amqp:resource-limit-exceeded", None]
 
@@ -24,9 +24,9 @@ def test_a_creation_that_the_disk_refused_leaves_nothing_behind(bare: Rig) -> No
     bare.create_topic()
     bare.fail_calls()
     answers: list[Refusal | None] = []
-    bare.namespace.create_topic(TopicDescription(name="other"), 1.0, answers.append)
-    bare.namespace.update_topic(TopicDescription(name="news", max_size_mb=2048), 1.0, answers.append)
-    bare.namespace.delete_topic("news", 1.0, answers.append)
+    bare.namespace.registry.create(TopicDescription(name="other"), 1.0, answers.append)
+    bare.namespace.registry.update(TopicDescription(name="news", max_size_mb=2048), 1.0, answers.append)
+    bare.namespace.registry.delete_topic("news", 1.0, answers.append)
     bare.wait(0.3, 20)
     assert [answer is None for answer in answers] == [False] * 3
     topic = bare.namespace.topics["news"]
@@ -44,7 +44,7 @@ def test_a_topic_that_is_copied_while_it_is_deleted_stays_deleted(bare: Rig) -> 
     while len(bare.journal.segments()) < 3:
         bare.create(f"q{bare.journal.last_lsn}")
     answers: list[Refusal | None] = []
-    bare.compact(lambda: bare.namespace.delete_topic("news", bare.now, answers.append))
+    bare.compact(lambda: bare.namespace.registry.delete_topic("news", bare.now, answers.append))
     bare.run()
     assert answers == [None]
     with bare.reopened() as again:

@@ -31,7 +31,7 @@ def restart(rig: Rig, *names: str, meanwhile: Callable[[], object] = lambda: Non
     found: list[str] = []
 
     async def run() -> None:
-        owners = [owner for name in names if (owner := namespace.find(name)) is not None]
+        owners = [owner for name in names if (owner := namespace.registry.find(name)) is not None]
         old = [part for owner in owners for part in owner.with_parts()]
         namespace.restart.suspend(old, DOWN)
         served: list[QueueEntity] = old
@@ -133,8 +133,8 @@ def test_p49_what_is_on_its_way_to_the_disk_is_not_lost(rig: Rig) -> None:
     rig.send(b"first", b"second", b"third")
     (token,) = rig.tokens(1)
     answers: list[Refusal | None] = []
-    rig.namespace.send(rig.queue(), [make(b"fourth")], rig.now, answers.append)
-    rig.namespace.settle(rig.queue(), [token], Complete(), rig.now, answers.append)
+    rig.namespace.enqueue.send(rig.queue(), [make(b"fourth")], rig.now, answers.append)
+    rig.namespace.settlement.settle(rig.queue(), [token], Complete(), rig.now, answers.append)
     assert restart(rig, "orders") == []
     assert answers == [None, None]
     assert rig.received() == [b"second", b"third", b"fourth"]
@@ -177,7 +177,7 @@ def test_p49_everything_is_refused_meanwhile(bare: Rig) -> None:
     transaction = Transaction(b"t")
     ended: list[Refusal | None] = []
     operation = Send(rig.queue("orders"), [make(b"x")], ended.append)
-    assert rig.namespace.enlist(transaction, operation, "orders", rig.now) is None
+    assert rig.namespace.transactions.enlist(transaction, operation, "orders", rig.now) is None
     rig.namespace.restart.suspend(old, DOWN)
     assert ended[0] is not None and DOWN.description in ended[0].description
     assert rig.send(b"x") == DOWN
@@ -187,9 +187,9 @@ def test_p49_everything_is_refused_meanwhile(bare: Rig) -> None:
     assert rig.namespace.sessions.accept(rig.queue("jobs"), "s", rig.now) == DOWN
     assert rig.set_state("s", b"y", "jobs") == DOWN
     assert rig.cancel(1) == DOWN
-    assert rig.do(rig.namespace.delete_queue, "orders") == DOWN
-    assert rig.do(rig.namespace.update_queue, rig.queue("orders").entity.description) == DOWN
-    assert rig.do(rig.namespace.delete_subscription, "news", "all") == DOWN
+    assert rig.do(rig.namespace.registry.delete_queue, "orders") == DOWN
+    assert rig.do(rig.namespace.registry.update, rig.queue("orders").entity.description) == DOWN
+    assert rig.do(rig.namespace.subscriptions.delete, "news", "all") == DOWN
     assert rig.queue("orders").entity.deleting
     rig.pass_time(1000.0)
     assert topic.scheduled_count == 1, "nothing becomes due"
@@ -200,7 +200,7 @@ def test_p49_everything_is_refused_meanwhile(bare: Rig) -> None:
 
 
 def _parts(rig: Rig, name: str) -> list[QueueEntity]:
-    owner = rig.namespace.find(name)
+    owner = rig.namespace.registry.find(name)
     assert owner is not None
     return owner.with_parts()
 
@@ -223,7 +223,7 @@ def test_p49_a_subscription_that_is_being_created_or_deleted(bare: Rig) -> None:
     rig = bare
     fill(rig)
     answers: list[Refusal | None] = []
-    rig.namespace.delete_subscription("news", "some", rig.now, answers.append)
+    rig.namespace.subscriptions.delete("news", "some", rig.now, answers.append)
     assert restart(rig, "news") == []
     assert answers == [None]
     assert set(rig.namespace.topics["news"].subscriptions) == {"all"}
@@ -332,10 +332,10 @@ def test_p49_a_transaction_through_an_entity_that_crashes_is_rolled_back(transfe
     rig.create("open")
     transaction, ended = Transaction(b"t"), list[Refusal | None]()
     operation = Send(rig.queue("open"), [make(b"x")], ended.append, via=rig.queue("orders"))
-    assert rig.namespace.enlist(transaction, operation, "orders", rig.now) is None
+    assert rig.namespace.transactions.enlist(transaction, operation, "orders", rig.now) is None
     assert restart(rig, "orders") == []
     assert ended[0] is not None and DOWN.description in ended[0].description
-    refused(rig.do(rig.namespace.commit, transaction), conditions.TRANSACTION_ROLLBACK, DOWN.description)
+    refused(rig.do(rig.namespace.transactions.commit, transaction), conditions.TRANSACTION_ROLLBACK, DOWN.description)
     assert rig.bodies("open") == []
 
 

@@ -272,7 +272,7 @@ def test_deleted_sessions_leave_nothing(rig: Rig) -> None:
     lost: list[SessionLock] = []
     lock.on_lost = lambda: lost.append(lock)
     queue = rig.queue()
-    rig.namespace.delete_queue("orders", rig.now, lambda refusal: None)
+    rig.namespace.registry.delete_queue("orders", rig.now, lambda refusal: None)
     assert isinstance(rig.namespace.sessions.accept(queue, "b", rig.now), Refusal)
     rig.run()
     assert lost == [lock]

@@ -222,7 +222,7 @@ def test_what_could_not_be_deleted_is_on_offer_again(rig: Rig) -> None:
     rig.send(b"a", b"b")
     with rig.refusing():
         answers: list[tuple[int, Refusal | None]] = []
-        rig.namespace.delete_messages(rig.queue(), 5, rig.now, rig.now, lambda *each: answers.append(each))
+        rig.namespace.settlement.delete_messages(rig.queue(), 5, rig.now, rig.now, lambda *each: answers.append(each))
     assert answers[0][0] == 0
     assert answers[0][1] is not None
     assert rig.received() == [b"a", b"b"]
@@ -232,9 +232,9 @@ def test_nothing_can_be_done_to_a_queue_that_goes(rig: Rig) -> None:
     rig.send(b"a")
     queue = rig.queue()
     answers: list[object] = []
-    rig.namespace.delete_queue("orders", rig.now, lambda refusal: None)
-    rig.namespace.cancel_scheduled(queue, [1], rig.now, answers.append)
-    rig.namespace.delete_messages(queue, 1, rig.now, rig.now, lambda count, refusal: answers.append(refusal))
+    rig.namespace.registry.delete_queue("orders", rig.now, lambda refusal: None)
+    rig.namespace.settlement.cancel_scheduled(queue, [1], rig.now, answers.append)
+    rig.namespace.settlement.delete_messages(queue, 1, rig.now, rig.now, lambda count, refusal: answers.append(refusal))
     rig.namespace.receive.receive_deferred(
         queue, [1], rig.now, lambda each, refusal: answers.append(refusal), delete=False
     )

@@ -47,14 +47,14 @@ class Client:
         return self.add(operation, root_of(queue.entity))
 
     def add(self, operation: Send | Settle, via: str) -> Refusal | None:
-        return self.rig.namespace.enlist(self.transaction, operation, via, self.rig.now)
+        return self.rig.namespace.transactions.enlist(self.transaction, operation, via, self.rig.now)
 
     def commit(self) -> Refusal | None:
-        return self.rig.do(self.rig.namespace.commit, self.transaction)
+        return self.rig.do(self.rig.namespace.transactions.commit, self.transaction)
 
     def begin_commit(self) -> list[Refusal | None]:
         answers: list[Refusal | None] = []
-        self.rig.namespace.commit(self.transaction, self.rig.now, answers.append)
+        self.rig.namespace.transactions.commit(self.transaction, self.rig.now, answers.append)
         return answers
 
 
@@ -120,7 +120,7 @@ def test_a_rollback_leaves_everything_as_it_was(client: Client) -> None:
     client.settle(tokens)
     client.send(make(b"new"))
     reason = rolled_back("the client asked for it")
-    rig.namespace.roll_back(client.transaction, reason)
+    rig.namespace.transactions.roll_back(client.transaction, reason)
     assert client.ends == [reason, reason]
     nothing_is_left(rig)
     assert rig.bodies() == [b"one"]
@@ -232,7 +232,7 @@ def test_an_entity_that_is_deleted_meanwhile_undoes_all(client: Client) -> None:
     rig = client.rig
     client.send(make(b"here"))
     client.send(make(b"there"), path="others", via="orders")
-    assert rig.do(rig.namespace.delete_queue, "others") is None
+    assert rig.do(rig.namespace.registry.delete_queue, "others") is None
     refused(client.commit(), conditions.TRANSACTION_ROLLBACK, "could not be found")
     assert rig.bodies() == []
 
@@ -384,7 +384,7 @@ def test_duplicates_are_dropped_and_remembered_only_with_the_commit(bare: Rig) -
     client = Client(bare)
     client.send(make(b"one", message_id="1"))
     client.send(make(b"one again", message_id="1"), make(b"two", message_id="2"))
-    bare.namespace.roll_back(client.transaction, rolled_back("asked"))
+    bare.namespace.transactions.roll_back(client.transaction, rolled_back("asked"))
     client = Client(bare)
     client.send(make(b"one", message_id="1"))
     client.send(make(b"one again", message_id="1"), make(b"two", message_id="2"))
@@ -402,7 +402,7 @@ def test_a_commit_waits_for_a_message_on_its_way_that_it_repeats(bare: Rig, is_w
     client.send(make(b"mine", message_id="1"))
     client.send(make(b"more", message_id="2"))
     sent: list[Refusal | None] = []
-    bare.namespace.send(bare.queue(), [make(b"theirs", message_id="1")], bare.now, sent.append)
+    bare.namespace.enqueue.send(bare.queue(), [make(b"theirs", message_id="1")], bare.now, sent.append)
     answers = client.begin_commit()
     if not is_written:
         bare.fail_calls("pwrite", times=2)

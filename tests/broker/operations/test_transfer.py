@@ -34,14 +34,16 @@ class Client:
 
     def send(self, *payloads: bytes, path: str = "others") -> Refusal | None:
         operation = Send(self.target(path), payloads, self.ends.append, via=self.target(self.via))
-        return self.rig.namespace.enlist(self.transaction, operation, self.via, self.rig.now)
+        return self.rig.namespace.transactions.enlist(self.transaction, operation, self.via, self.rig.now)
 
     def settle(self, tokens: list[bytes], path: str = "orders") -> Refusal | None:
         operation = Settle(self.rig.queue(path), tokens, Complete(), self.ends.append)
-        return self.rig.namespace.enlist(self.transaction, operation, root_of(operation.queue.entity), self.rig.now)
+        return self.rig.namespace.transactions.enlist(
+            self.transaction, operation, root_of(operation.queue.entity), self.rig.now
+        )
 
     def commit(self) -> Refusal | None:
-        return self.rig.do(self.rig.namespace.commit, self.transaction)
+        return self.rig.do(self.rig.namespace.transactions.commit, self.transaction)
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def client(rig: Rig) -> Client:
 
 def describe(rig: Rig, name: str, **fields: Any) -> None:
     description = rig.namespace.queues[name].description
-    assert rig.do(rig.namespace.update_queue, replace(description, **fields)) is None
+    assert rig.do(rig.namespace.registry.update, replace(description, **fields)) is None
 
 
 def disable(rig: Rig, name: str = "others", status: str = "SendDisabled") -> None:
@@ -65,7 +67,7 @@ def through(rig: Rig, *payloads: bytes, via: str = "orders", path: str = "others
     answers: list[Refusal | None] = []
     results: list[int] = []
     namespace = rig.namespace
-    namespace.send_through(namespace.resolve(via), namespace.resolve(path), payloads, rig.now, answers.append, results)  # type: ignore[arg-type]
+    namespace.transfer.send(namespace.resolve(via), namespace.resolve(path), payloads, rig.now, answers.append, results)  # type: ignore[arg-type]
     rig.run()
     assert len(answers) == 1
     return answers[0], results
@@ -115,7 +117,7 @@ def test_a_destination_that_is_disabled_after_the_send_is_looked_at_in_the_commi
 def test_a_destination_that_is_deleted_is_not_found(client: Client) -> None:
     rig = client.rig
     assert client.send(make(b"a")) is None
-    assert rig.do(rig.namespace.delete_queue, "others") is None
+    assert rig.do(rig.namespace.registry.delete_queue, "others") is None
     refused(client.commit(), conditions.TRANSACTION_ROLLBACK, "could not be found", conditions.NOT_FOUND)
     assert rig.bodies(TRANSFER) == []
 
@@ -153,9 +155,13 @@ def test_a_via_that_is_disabled_or_gone_takes_nothing(client: Client) -> None:
     disable(rig, "orders")
     for answer in (client.send(make(b"a")), through(rig, make(b"a"))[0]):
         refused(answer, conditions.ENTITY_DISABLED, "'orders'")
-    assert rig.do(rig.namespace.delete_queue, "orders") is None
+    assert rig.do(rig.namespace.registry.delete_queue, "orders") is None
     operation = Send(client.target("others"), [make(b"a")], client.ends.append, via=via)
-    refused(rig.namespace.enlist(client.transaction, operation, "orders", rig.now), conditions.NOT_FOUND, "'orders'")
+    refused(
+        rig.namespace.transactions.enlist(client.transaction, operation, "orders", rig.now),
+        conditions.NOT_FOUND,
+        "'orders'",
+    )
 
 
 def test_what_the_via_could_not_hold_is_refused(client: Client) -> None:
@@ -180,7 +186,7 @@ def test_a_disk_that_fails_leaves_nothing_of_it(client: Client, call: str, in_tr
         client.settle(tokens)
         client.send(make(b"a"))
         answers: list[Refusal | None] = []
-        rig.namespace.commit(client.transaction, rig.now, answers.append)
+        rig.namespace.transactions.commit(client.transaction, rig.now, answers.append)
         rig.run()
         rig.wait(1.0, times=5)
         assert answers[0] is not None
@@ -203,7 +209,7 @@ def test_two_that_are_written_at_once_describe_it_twice(client: Client) -> None:
     answers: list[Refusal | None] = []
     for body in (b"a", b"b"):
         payloads = [make(body)]
-        namespace.send_through(client.target("orders"), client.target("others"), payloads, rig.now, answers.append, [])
+        namespace.transfer.send(client.target("orders"), client.target("others"), payloads, rig.now, answers.append, [])
     rig.run()
     assert answers == [None, None]
     for life in rig.lives(lambda: rig.grow(6)):
@@ -243,7 +249,7 @@ def test_they_are_sent_again_in_a_transaction_through_their_owner(client: Client
 def test_it_goes_with_its_owner(client: Client) -> None:
     rig = client.rig
     through(rig, make(b"a"))
-    assert rig.do(rig.namespace.delete_queue, "orders") is None
+    assert rig.do(rig.namespace.registry.delete_queue, "orders") is None
     assert rig.namespace.resolve(TRANSFER) is None
     assert [path for path, _, _ in rig.namespace.contents()] == []
     assert rig.live_bytes() < 700  # two descriptions, no message
@@ -278,7 +284,7 @@ def test_topics_and_subscriptions_have_one_too(bare: Rig) -> None:
         assert life.namespace.topics["news"].transfer_dead_letter_count == 1
         assert life.namespace.resolve("news/$Transfer") is None
         assert life.namespace.resolve("nowhere/$Transfer/$DeadLetterQueue") is None
-    assert bare.do(bare.namespace.delete_topic, "news") is None
+    assert bare.do(bare.namespace.registry.delete_topic, "news") is None
     assert [path for path, _, _ in bare.namespace.contents()] == []
 
 
@@ -299,6 +305,6 @@ def test_a_via_that_is_inferred_counts_as_one(client: Client) -> None:
     rig.send(b"one")
     assert client.settle(rig.tokens()) is None
     operation = Send(client.target("others"), [make(b"a")], client.ends.append)
-    assert rig.namespace.enlist(client.transaction, operation, None, rig.now) is None
+    assert rig.namespace.transactions.enlist(client.transaction, operation, None, rig.now) is None
     assert client.commit() is None
     holds(rig, b"a")

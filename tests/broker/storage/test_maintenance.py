@@ -25,7 +25,7 @@ def test_a_settlement_that_a_copy_overtakes_is_written_again(
     bodies = rig.grow()
     tokens = rig.tokens(2)
     answers: list[Refusal | None] = []
-    rig.namespace.settle(rig.queue(), tokens, outcome, rig.now, answers.append)
+    rig.namespace.settlement.settle(rig.queue(), tokens, outcome, rig.now, answers.append)
     rig.compact()  # copies both, behind the record of the settlement
     rig.run()
     assert answers == [None]
@@ -59,7 +59,7 @@ def test_a_second_record_that_is_refused_is_tried_until_it_is_written(
     if outcome is None:
         rig.namespace.receive.take(rig.queue(), 1, rig.now, lambda messages, refusal: answers.append(refusal))
     else:
-        rig.namespace.settle(rig.queue(), rig.tokens(), outcome, rig.now, answers.append)
+        rig.namespace.settlement.settle(rig.queue(), rig.tokens(), outcome, rig.now, answers.append)
     rig.turn()  # the first one is written
     (first,) = [message for message in rig.queue().scan(0) if message.state == SETTLING]
     first.state = RECOPIED  # and compaction has made a copy
@@ -81,7 +81,7 @@ def test_a_second_record_that_is_refused_is_tried_until_it_is_written(
 
 def test_a_second_deletion_that_is_refused_is_tried_until_it_is_written(rig: Rig) -> None:
     answers: list[Refusal | None] = []
-    rig.namespace.delete_queue("orders", rig.now, answers.append)
+    rig.namespace.registry.delete_queue("orders", rig.now, answers.append)
     rig.turn()
     rig.namespace.queues["orders"].recopied = True
     rig.journal._state = "closed"
@@ -99,7 +99,7 @@ def test_a_second_deletion_that_is_refused_is_tried_until_it_is_written(rig: Rig
 def test_a_deletion_that_a_copy_overtakes_is_written_again(rig: Rig) -> None:
     rig.grow()
     answers: list[Refusal | None] = []
-    rig.namespace.delete_queue("orders", rig.now, answers.append)
+    rig.namespace.registry.delete_queue("orders", rig.now, answers.append)
     rig.compact()
     rig.run()
     assert answers == [None]
@@ -111,7 +111,7 @@ def test_a_deletion_that_a_copy_overtakes_is_written_again(rig: Rig) -> None:
 def test_an_update_that_a_copy_overtakes_stands(rig: Rig) -> None:
     rig.grow()
     stands = rig.namespace.queues["orders"].description
-    rig.namespace.update_queue(replace(stands, user_metadata="new"), rig.now, lambda refusal: None)
+    rig.namespace.registry.update(replace(stands, user_metadata="new"), rig.now, lambda refusal: None)
     rig.compact()
     rig.run()
     with rig.reopened() as again:
@@ -124,10 +124,10 @@ def test_an_update_that_a_copy_overtakes_stands(rig: Rig) -> None:
 
 def test_what_is_written_and_not_yet_answered_survives_compaction(rig: Rig) -> None:
     answers: list[Refusal | None] = []
-    rig.namespace.create_queue(QueueDescription(name="new"), rig.now, answers.append)
+    rig.namespace.registry.create(QueueDescription(name="new"), rig.now, answers.append)
     bodies = [b"body %04d" % n * 10 for n in range(40)]
     for body in bodies:
-        rig.namespace.send(rig.queue(), [make(body)], rig.now, answers.append)
+        rig.namespace.enqueue.send(rig.queue(), [make(body)], rig.now, answers.append)
     rig.turn()  # all written, in several segments, and nobody told
     assert len(rig.journal.segments()) > 2
     live_records = rig.namespace.live_records
@@ -194,13 +194,13 @@ class BusyLoop:
         rig = self.rig
         queue = rig.queue()
         for _ in range(sends):
-            rig.namespace.send(queue, [make(b"x" * 1000)], rig.now, lambda refusal: None)
+            rig.namespace.enqueue.send(queue, [make(b"x" * 1000)], rig.now, lambda refusal: None)
         self.held += [message.lock_token or b"" for message in rig.acquire(1_000_000)]
         chosen = [] if settle is None else settle(self.held)
         if chosen:
             gone = set(chosen)
             self.held = [token for token in self.held if token not in gone]
-            rig.namespace.settle(queue, chosen, Complete(), rig.now, lambda refusal: None)
+            rig.namespace.settlement.settle(queue, chosen, Complete(), rig.now, lambda refusal: None)
         rig.turn()
         rig.answer()
         await asyncio.sleep(0)
@@ -213,7 +213,7 @@ async def test_the_disk_holds_at_most_twice_what_lives_and_four_segments(pattern
     with Rig(options=BUSY, memory_budget=0) as rig:
         rig.create(lock_duration=300.0)
         busy = BusyLoop(rig)
-        task = asyncio.ensure_future(rig.namespace.maintain(0.5))
+        task = asyncio.ensure_future(rig.namespace.maintenance.run(0.5))
         settled = {
             "in order": lambda held: held[:PER_TURN],
             "some stay": lambda held: held[:PER_TURN][: -PER_TURN // 50],
@@ -226,7 +226,7 @@ async def test_the_disk_holds_at_most_twice_what_lives_and_four_segments(pattern
         for _ in range(120):
             await busy.step(PER_TURN, settled)
         if pattern == "then deleted":
-            rig.namespace.delete_queue("orders", rig.now, lambda refusal: None)
+            rig.namespace.registry.delete_queue("orders", rig.now, lambda refusal: None)
             rig.run()
             rig.create()
             for _ in range(200):
@@ -250,9 +250,9 @@ async def test_maintain_compacts_and_takes_apart_by_itself(bare: Rig) -> None:
     bare.create("doomed")
     bodies = bare.grow(8)
     bare.send(b"gone", path="doomed")
-    bare.namespace.delete_queue("doomed", bare.now, lambda refusal: None)
+    bare.namespace.registry.delete_queue("doomed", bare.now, lambda refusal: None)
     bare.settle(bare.tokens(len(bodies) - 1), Complete())
-    task = asyncio.ensure_future(bare.namespace.maintain(0.001))
+    task = asyncio.ensure_future(bare.namespace.maintenance.run(0.001))
     async with asyncio.timeout(20):
         while bare.journal.compaction_is_due() or bare.namespace.maintenance._deleted:
             await asyncio.sleep(0)

@@ -50,10 +50,10 @@ def copy_against_the_rules(real: Any, record: Any, facts: Any) -> list[Any]:
 
 @sabotage(EnqueueOperations, "send", "broker", 8, "it was refused, and was seen before")
 def stored_and_refused(
-    real: Any, namespace: Any, target: Any, payloads: Any, now: float, done: Any, *more: Any, **options: Any
+    real: Any, operations: Any, target: Any, payloads: Any, now: float, done: Any, *more: Any, **options: Any
 ) -> None:
     """A sender is told that its messages were refused, and they are delivered."""
-    real(namespace, target, payloads, now, lambda refusal: done(refusal or busy()), *more, **options)
+    real(operations, target, payloads, now, lambda refusal: done(refusal or busy()), *more, **options)
 
 
 @sabotage(ReceiveOperations, "delivery", "broker", 2, "its body is not what was sent")
@@ -105,9 +105,9 @@ def expires_too_early(real: Any, queue: Any, now: float, count: int) -> list[Any
 
 
 @sabotage(SettlementOperations, "_failed", "broker", 16, "it is active; it can only be deferred")
-def deferred_message_delivered(real: Any, namespace: Any, queue: Any, message: Any, outcome: Any) -> Any:
+def deferred_message_delivered(real: Any, operations: Any, queue: Any, message: Any, outcome: Any) -> Any:
     """A message that an application has put aside is delivered again at once."""
-    same, count, place, change = real(namespace, queue, message, outcome)
+    same, count, place, change = real(operations, queue, message, outcome)
     return same, count, records.ACTIVE if isinstance(outcome, Defer) else place, change
 
 
@@ -136,10 +136,10 @@ def one_delivery_too_few(real: Any, queue: Any, count: int) -> bool:
 
 @sabotage(ReceiveOperations, "take", "broker", 84, "messages vanished, too many for")
 def more_taken_than_asked_for(
-    real: Any, namespace: Any, queue: Any, count: int, now: float, done: Any, session: Any = None
+    real: Any, operations: Any, queue: Any, count: int, now: float, done: Any, session: Any = None
 ) -> bool:
     """Messages are deleted that the receiver which deletes them did not ask for, and does not get."""
-    return real(namespace, queue, 9 * count, now, lambda messages, refusal: done(messages[:count], refusal), session)
+    return real(operations, queue, 9 * count, now, lambda messages, refusal: done(messages[:count], refusal), session)
 
 
 @sabotage(MessageQueue, "offer", "broker", 3, "and no receiver got it")
@@ -290,12 +290,12 @@ def transaction_outlives_its_link(real: Any, *arguments: Any) -> None:
 
 @sabotage(TransactionOperations, "enlist", "features", 400013, "is half done")
 def settlement_done_before_the_commit(
-    real: Any, namespace: Any, held: Any, operation: Any, via: Any, now: float
+    real: Any, operations: Any, held: Any, operation: Any, via: Any, now: float
 ) -> Any:
     """A message that a transaction would have completed is gone, although that was rolled back."""
-    refusal = real(namespace, held, operation, via, now)
+    refusal = real(operations, held, operation, via, now)
     if refusal is None and not isinstance(operation, transaction.Send):
-        namespace.settle(operation.queue, operation.tokens[:1], operation.outcome, now, lambda _: None)
+        operations._settlement.settle(operation.queue, operation.tokens[:1], operation.outcome, now, lambda _: None)
     return refusal
 
 
@@ -322,15 +322,15 @@ def number_of_a_partition_given_out_twice(real: Any, entity: Any, partition: int
 
 
 @sabotage(Registry, "set_late", "stalls", 800224, "before it should be, so late")
-def late_message_shown_at_once(real: Any, namespace: Any, *, holds_back: bool, releases: bool) -> None:
+def late_message_shown_at_once(real: Any, registry: Any, *, holds_back: bool, releases: bool) -> None:
     """What is sent in a stall that is to make it late is received at once."""
-    real(namespace, holds_back=False, releases=releases)
+    real(registry, holds_back=False, releases=releases)
 
 
 @sabotage(Registry, "set_late", "stalls", 800048, "before it should be, so late")
-def late_until_the_store_is_back(real: Any, namespace: Any, *, holds_back: bool, releases: bool) -> None:
+def late_until_the_store_is_back(real: Any, registry: Any, *, holds_back: bool, releases: bool) -> None:
     """What is sent in a stall is received when the storage is back, and not so long after it as was asked for."""
-    real(namespace, holds_back=holds_back, releases=not holds_back)
+    real(registry, holds_back=holds_back, releases=not holds_back)
 
 
 @sabotage(MessageQueue, "release_late", "stalls", 800248, "at the end there are messages")

@@ -10,9 +10,7 @@ import dataclasses
 import json
 import secrets
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from pairbus.broker.model.bounds import InvalidDescription
 from pairbus.broker.model.description import (
@@ -33,8 +31,6 @@ from .authorization import complete_rule, ordered_rights
 ROOT_RULE = "RootManageSharedAccessKey"
 NAMESPACE_RULES_MAX = 100
 _FILE = "keys.json"
-
-_Described = TypeVar("_Described", QueueDescription, TopicDescription)
 
 
 def random_key() -> str:
@@ -144,24 +140,16 @@ def grant_on_entity(
     done: Callable[[AuthorizationRule | Refusal | Exception], None],
 ) -> None:
     """Do as `KeyRing.grant`, on a queue or topic; `done` gets the rule when it is on disk, or the reason why not."""
-    folded = path.strip("/").lower()
-    queue, topic = namespace.queues.get(folded), namespace.topics.get(folded)
+    entity = namespace.registry.find(path.strip("/"))
     try:
-        if queue is not None:
-            rules, rule = granted(queue.description.authorization_rules, name, rights, now)
-            change = partial(namespace.update_queue, _with_rules(queue.description, rules, now))
-        elif topic is not None:
-            rules, rule = granted(topic.description.authorization_rules, name, rights, now)
-            change = partial(namespace.update_topic, _with_rules(topic.description, rules, now))
-        else:
+        if entity is None:
             raise InvalidDescription("entity", path, "the name of a queue or topic that exists")
+        old = entity.description
+        assert isinstance(old, QueueDescription | TopicDescription)
+        rules, rule = granted(old.authorization_rules, name, rights, now)
+        new = dataclasses.replace(old, authorization_rules=rules, updated_at=now)
+        validate(new)
     except InvalidDescription as error:
         done(error)
         return
-    change(now, lambda failure: done(rule if failure is None else failure))
-
-
-def _with_rules(description: _Described, rules: tuple[AuthorizationRule, ...], now: float) -> _Described:
-    new = dataclasses.replace(description, authorization_rules=rules, updated_at=now)
-    validate(new)
-    return new
+    namespace.registry.update(new, now, lambda failure: done(rule if failure is None else failure))

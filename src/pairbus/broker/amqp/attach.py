@@ -123,7 +123,7 @@ def _attach_coordinator(connection: AmqpConnection, link: Link) -> Refusal | Non
     if not isinstance(link, ReceiverLink):
         return Refusal(conditions.NOT_ALLOWED, "a coordinator is the target of a link, not its source")
     # Java and .NET declare before they show a token; what goes into a transaction comes over links that have the rights
-    quotas = connection.host.namespace.quotas
+    quotas = connection.host.namespace.registry.quotas
     if not quotas.has_all_features:
         return Refusal(conditions.NOT_ALLOWED, f"{quotas.lacks('Transactions')}.")
     link.accept(max_message_size=_COORDINATION_BYTES_MAX)

@@ -171,9 +171,9 @@ class TargetNode:
                 self.connection.hang(self.path)
                 return
         if self.via is None:
-            host.namespace.send(self.target, payloads, now, done, results)
+            host.namespace.enqueue.send(self.target, payloads, now, done, results)
         else:
-            host.namespace.send_through(self.via, self.target, payloads, now, done, results)
+            host.namespace.transfer.send(self.via, self.target, payloads, now, done, results)
 
     def _stored(
         self,
@@ -499,12 +499,12 @@ class SourceNode:
         if delay:
             connection.loop.call_later(delay, self._settle_late, tokens, outcome, done)
         else:
-            host.namespace.settle(self.queue, tokens, outcome, now, done, session=self.session)
+            host.namespace.settlement.settle(self.queue, tokens, outcome, now, done, session=self.session)
 
     def _settle_late(self, tokens: Sequence[bytes], outcome: Outcome, done: Callable[[Refusal | None], None]) -> None:
         # By the time of now: the clock may have been set since the disposition came.
         host = self.connection.host
-        host.namespace.settle(self.queue, tokens, outcome, host.clock(), done, session=self.session)
+        host.namespace.settlement.settle(self.queue, tokens, outcome, host.clock(), done, session=self.session)
 
     def _settled(
         self,

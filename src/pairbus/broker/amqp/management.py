@@ -300,9 +300,9 @@ def _settle(call: Call) -> None:
 
     if call.transaction is not None:
         operation = Settle(queue, tokens, outcome, done, session)
-        call.done(call.host.namespace.enlist(call.transaction, operation, root_of(queue.entity), call.now))
+        call.done(call.host.namespace.transactions.enlist(call.transaction, operation, root_of(queue.entity), call.now))
         return
-    call.host.namespace.settle(queue, tokens, outcome, call.now, done, session=session)
+    call.host.namespace.settlement.settle(queue, tokens, outcome, call.now, done, session=session)
 
 
 def _receive_deferred(call: Call) -> None:
@@ -354,7 +354,7 @@ def _delete(call: Call) -> None:
         else:
             call.answer(Response(204, "There are no such messages", conditions.MESSAGE_NOT_FOUND))
 
-    call.host.namespace.delete_messages(
+    call.host.namespace.settlement.delete_messages(
         queue,
         call.arguments.count("message-count"),
         before_ms / 1000,
@@ -381,12 +381,12 @@ def _schedule(call: Call) -> None:
             call.ok(sequence_numbers=Array.of(_LONG_CODE, numbers))
         call.host.recorder.sent(path, payloads, results, call.connection.cause, call.now, refusal)
 
-    call.host.namespace.schedule(call.target, payloads, call.now, done, results)
+    call.host.namespace.enqueue.schedule(call.target, payloads, call.now, done, results)
 
 
 def _cancel(call: Call) -> None:
     numbers = call.arguments.numbers("sequence-numbers")
-    call.host.namespace.cancel_scheduled(call.target, numbers, call.now, call.done)
+    call.host.namespace.settlement.cancel_scheduled(call.target, numbers, call.now, call.done)
 
 
 # -- sessions
@@ -446,13 +446,13 @@ def _subscription(call: Call) -> Subscription:
 def _add_rule(call: Call) -> None:
     description = _subscription(call).description
     rule = read_rule(call.arguments.text("rule-name"), call.arguments.value("rule-description"), call.now)
-    call.host.namespace.create_rule(description.topic, description.name, rule, call.now, call.done)
+    call.host.namespace.subscriptions.create_rule(description.topic, description.name, rule, call.now, call.done)
 
 
 def _remove_rule(call: Call) -> None:
     description = _subscription(call).description
     name = call.arguments.text("rule-name")
-    call.host.namespace.delete_rule(description.topic, description.name, name, call.now, call.done)
+    call.host.namespace.subscriptions.delete_rule(description.topic, description.name, name, call.now, call.done)
 
 
 def _enumerate_rules(call: Call) -> None:

@@ -82,7 +82,7 @@ class CoordinatorNode:
         elif (refusal := connection.refuses_transaction(TRANSACTIONS_MAX)) is not None:
             self._answer(event, refusal)
         else:
-            txn_id = connection.host.namespace.new_transaction_id()
+            txn_id = connection.host.namespace.transactions.new_id()
             transaction = self._transactions[txn_id] = Transaction(txn_id)
             connection.transactions[txn_id] = (transaction, self.link.session)
             connection.reject(self.link, event.delivery_id, Declared(txn_id).encode())
@@ -95,10 +95,10 @@ class CoordinatorNode:
         if transaction is None:
             self._answer(event, unknown(request.txn_id))
         elif request.fail:
-            namespace.roll_back(transaction, rolled_back("its client asked for it"))
+            namespace.transactions.roll_back(transaction, rolled_back("its client asked for it"))
             self._answer(event, None)
         else:
-            namespace.commit(transaction, connection.host.clock(), partial(self._answer, event))
+            namespace.transactions.commit(transaction, connection.host.clock(), partial(self._answer, event))
 
     def _answer(self, event: Delivered, refusal: Refusal | None) -> None:
         if not self.link.detached:
@@ -111,9 +111,10 @@ class CoordinatorNode:
 
     def closed(self) -> None:
         """Roll back what is open."""
+        transactions = self.connection.host.namespace.transactions
         for txn_id, transaction in self._transactions.items():
             self.connection.transactions.pop(txn_id, None)
-            self.connection.host.namespace.roll_back(transaction, rolled_back("its control link has ended"))
+            transactions.roll_back(transaction, rolled_back("its control link has ended"))
         self._transactions.clear()
 
 
@@ -164,7 +165,7 @@ def _send(node: TargetNode, event: TransactionalDelivered, transaction: Transact
         host.recorder.sent(node.path, payloads, results, connection.cause, now, refusal)
 
     operation = Send(node.target, payloads, ended, results, node.via)
-    refusal = host.namespace.enlist(transaction, operation, _via(node, session), now)
+    refusal = host.namespace.transactions.enlist(transaction, operation, _via(node, session), now)
     if refusal is not None:
         host.recorder.sent(node.path, payloads, results, connection.cause, now, refusal)
         _refuse(connection, event, refusal, transaction)
@@ -228,7 +229,8 @@ class _TransactionalSettlement:
             return
         tokens = [token for token, _, _ in self._entries]
         operation = Settle(node.queue, tokens, outcome, self._ended, node.session)
-        refusal = node.connection.host.namespace.enlist(found[0], operation, root_of(node.queue.entity), self._since)
+        transactions = node.connection.host.namespace.transactions
+        refusal = transactions.enlist(found[0], operation, root_of(node.queue.entity), self._since)
         if refusal is not None:
             self._refuse(found[0], refusal)
         else:

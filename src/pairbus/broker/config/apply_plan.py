@@ -81,7 +81,7 @@ class _PlanApplier:
         for queue in plan.queues:
             what = f"queue {queue.description.name!r}"
             find = partial(namespace.queues.get, queue.description.name.lower())
-            await self._entity(what, queue, find, namespace.create_queue, namespace.update_queue)
+            await self._entity(what, queue, find, namespace.registry.create, namespace.registry.update)
         for topic in plan.topics:
             await self._topic(topic)
         for forward in self._forwards:
@@ -91,28 +91,29 @@ class _PlanApplier:
         namespace = self._namespace
         name = plan.entity.description.name
         find = partial(namespace.topics.get, name.lower())
-        await self._entity(f"topic {name!r}", plan.entity, find, namespace.create_topic, namespace.update_topic)
+        await self._entity(f"topic {name!r}", plan.entity, find, namespace.registry.create, namespace.registry.update)
         for subscription in plan.subscriptions:
             await self._subscription(name, subscription)
 
     async def _subscription(self, topic: str, plan: SubscriptionPlan) -> None:
-        namespace = self._namespace
+        subscriptions = self._namespace.subscriptions
         name = plan.entity.description.name
         what = f"subscription {topic}/{name}"
         entity = plan.entity
         if plan.rules:
             entity = replace(entity, description=replace(entity.description, default_rule=plan.rules[0]))
         find = partial(self._find, topic, name)
-        await self._entity(what, entity, find, namespace.create_subscription, namespace.update_subscription)
+        await self._entity(what, entity, find, subscriptions.create, subscriptions.update)
         found = self._find(topic, name)
         assert found is not None
         rules = {rule.name.lower(): rule for rule in found.rules.values()}
         for rule in plan.rules:
             old = rules.get(rule.name.lower())
+            named = f"rule {rule.name!r} of {what}"
             if old is None:
-                await self._do(f"rule {rule.name!r} of {what}", "made", namespace.create_rule, topic, name, rule)
+                await self._do(named, "made", subscriptions.create_rule, topic, name, rule)
             elif (old.filter, old.action) != (rule.filter, rule.action):
-                await self._do(f"rule {rule.name!r} of {what}", "changed", namespace.update_rule, topic, name, rule)
+                await self._do(named, "changed", subscriptions.update_rule, topic, name, rule)
 
     def _find(self, topic: str, name: str) -> Subscription | None:
         return self._namespace.topics[topic.lower()].subscriptions.get(name.lower())

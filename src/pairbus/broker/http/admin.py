@@ -262,7 +262,7 @@ class AdminApi:
 
     async def _get_namespace(self, call: _Call) -> Response:
         name = self._namespace.name
-        info = atom.write_namespace_info(name, self._namespace.quotas.sku)
+        info = atom.write_namespace_info(name, self._namespace.registry.quotas.sku)
         entry = atom.write_entry(info, title=name, url=call.url, author=name, published=0.0, updated=call.now)
         return Response(200, {"content-type": atom.ENTRY_TYPE}, entry.encode())
 

@@ -144,7 +144,8 @@ class Queues(ResourceKind):
     table = QUEUE
 
     def __init__(self, namespace: Namespace) -> None:
-        super().__init__(namespace, namespace.create_queue, namespace.update_queue, namespace.delete_queue)
+        registry = namespace.registry
+        super().__init__(namespace, registry.create, registry.update, registry.delete_queue)
 
     def all(self, path: ResourcePath) -> Mapping[str, QueueEntity]:
         return self._namespace.queues
@@ -155,7 +156,8 @@ class Topics(ResourceKind):
     table = TOPIC
 
     def __init__(self, namespace: Namespace) -> None:
-        super().__init__(namespace, namespace.create_topic, namespace.update_topic, namespace.delete_topic)
+        registry = namespace.registry
+        super().__init__(namespace, registry.create, registry.update, registry.delete_topic)
 
     def all(self, path: ResourcePath) -> Mapping[str, Topic]:
         return self._namespace.topics
@@ -180,8 +182,8 @@ class Subscriptions(ResourceKind):
     table = SUBSCRIPTION
 
     def __init__(self, namespace: Namespace) -> None:
-        changes = (namespace.create_subscription, namespace.update_subscription, namespace.delete_subscription)
-        super().__init__(namespace, *changes)
+        subscriptions = namespace.subscriptions
+        super().__init__(namespace, subscriptions.create, subscriptions.update, subscriptions.delete)
 
     def all(self, path: ResourcePath) -> Mapping[str, Subscription]:
         return self._topic(path).subscriptions
@@ -202,7 +204,8 @@ class Rules(ResourceKind):
     table = RULE
 
     def __init__(self, namespace: Namespace) -> None:
-        super().__init__(namespace, namespace.create_rule, namespace.update_rule, namespace.delete_rule)
+        rules = namespace.subscriptions
+        super().__init__(namespace, rules.create_rule, rules.update_rule, rules.delete_rule)
 
     def all(self, path: ResourcePath) -> Mapping[str, RuleDescription]:
         return {rule.name.lower(): rule for rule in self._subscription(path).rules.values()}

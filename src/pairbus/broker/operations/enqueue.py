@@ -27,7 +27,7 @@ from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.slices import Job, SlicesFull
 from pairbus.broker.storage.publish_record import WEIGHT_AT_ONCE, PublishRecord, limit_lifetime
-from pairbus.broker.storage.store import Done, Refused, Staged, busy, recopied, refusal_of, unavailable
+from pairbus.broker.storage.store import Done, Refused, Staged, Store, busy, recopied, refusal_of, unavailable
 from pairbus.journal import JournalError
 
 from .publish import PublishOperations
@@ -42,8 +42,13 @@ _READ_AT_ONCE: Final = 32
 _STAGED_BYTES: Final = 512
 
 
-class EnqueueOperations(PublishOperations):
-    """Stores what is sent to queues and topics; part of the namespace."""
+class EnqueueOperations:
+    """Stores what is sent to queues and topics."""
+
+    def __init__(self, store: Store, publish: PublishOperations) -> None:
+        self._store = store
+        self._journal = store.journal
+        self._publish = publish
 
     def send(  # noqa: C901, PLR0912  # in as few calls as can be
         self,
@@ -91,8 +96,8 @@ class EnqueueOperations(PublishOperations):
             if record is None:
                 if partition is not None:
                     entity.turn_to_placed(partition)
-                record = self._lay_out(entity, entity.rules, contents, kept, now, numbered)
-            done = self._reporting_unmatched(entity, record, kept, done)
+                record = self._publish.lay_out(entity, entity.rules, contents, kept, now, numbered)
+            done = self._publish.reporting_unmatched(entity, record, kept, done)
             numbers, parts = record.numbers, record.all_parts()
         else:
             if partition is not None:
@@ -118,7 +123,7 @@ class EnqueueOperations(PublishOperations):
             parts.append(records.pack_seen(now, duplicates.keys))
             sighting = duplicates.begin()
         entity.pending_bytes += size
-        written = partial(self._sent, entity, messages, record, size, len(pings), head_bytes, now, done, sighting)
+        written = partial(self.sent, entity, messages, record, size, len(pings), head_bytes, now, done, sighting)
         try:
             self._journal.append(kind, tuple(parts), written)
         except JournalError as error:
@@ -127,7 +132,7 @@ class EnqueueOperations(PublishOperations):
         if messages:
             entity.last_sequence = messages[-1].sequence_number
 
-    def _sent(
+    def sent(
         self,
         entity: QueueEntity,
         messages: list[Message],
@@ -158,7 +163,7 @@ class EnqueueOperations(PublishOperations):
             entity.duplicates.written(sighting, segment, len(records.pack_seen(now, sighting.keys)))
         if record is not None:
             assert isinstance(entity, Topic)
-            self._enter_copies(entity, record, size, segment, offset, partial(done, None))
+            self._publish.enter_copies(entity, record, size, segment, offset, partial(done, None))
             return
         entity.pending_bytes -= size
         for message in messages:
@@ -186,6 +191,22 @@ class EnqueueOperations(PublishOperations):
         elif messages:
             queue.wake()
 
+    def schedule(
+        self,
+        target: MessageQueue | Topic,
+        payloads: Sequence[bytes],
+        now: float,
+        done: Callable[[list[int], Refusal | None], None],
+        results: list[int] | None = None,
+    ) -> None:
+        """Send messages and call `done` with the numbers by which they can be cancelled, 0 for a dropped duplicate."""
+        became: list[int] = [] if results is None else results
+
+        def finish(refusal: Refusal | None) -> None:
+            done([] if refusal is not None else [max(0, result) for result in became], refusal)
+
+        self.send(target, payloads, now, finish, became, numbered=True)
+
     # ---- sends that are prepared in slices
 
     def _send_in_slices(
@@ -203,7 +224,7 @@ class EnqueueOperations(PublishOperations):
             done(busy())
             return
         staged = Staged(self._store)
-        work = staged.during(self._preparing(topic, topic.rules, payloads, now, numbered, staged))
+        work = staged.during(self.preparing(topic, topic.rules, payloads, now, numbered, staged))
         try:
             staged.hold(sum(map(len, payloads)) + _STAGED_BYTES * len(payloads))
             self._store.slices.start(
@@ -231,7 +252,7 @@ class EnqueueOperations(PublishOperations):
             return
         self.send(target, payloads, now, done, results, prepared=prepared)
 
-    def _preparing(
+    def preparing(
         self,
         topic: Topic,
         rules: RuleIndex[Subscription],
@@ -250,7 +271,9 @@ class EnqueueOperations(PublishOperations):
         if partition is not None:
             topic.turn_to_placed(partition)
         yield
-        record = yield from self._laying_out(topic, rules, contents, _kept(payloads, outcomes), now, numbered, staged)
+        record = yield from self._publish.laying_out(
+            topic, rules, contents, _kept(payloads, outcomes), now, numbered, staged
+        )
         return PreparedSend(batch, duplicates, record)
 
     def refuses(self, target: MessageQueue | Topic, payloads: Sequence[bytes]) -> Refusal | None:
@@ -288,7 +311,7 @@ class EnqueueOperations(PublishOperations):
 
     # ---- scheduled messages whose time has come
 
-    def _activate_due(self, queue: MessageQueue, now: float) -> None:
+    def activate_due(self, queue: MessageQueue, now: float) -> None:
         due = queue.take_due(now, _ACTIVATED_MAX)
         if not due:
             return

@@ -37,7 +37,9 @@ from pairbus.journal import JournalError
 
 from .enqueue import EnqueueOperations, lay_out_entries
 from .forward_decisions import UNREADABLE, full, misplaced, refused, room_in, too_many_hops, unavailable
+from .publish import PublishOperations
 from .registry import Registry
+from .settlement import SettlementOperations
 
 # Forwarded with one record; those behind them go with the next.
 _COUNT_MAX: Final = 100
@@ -164,11 +166,25 @@ class _Load:
         self.size += len(content[3])
 
 
-class ForwardOperations(EnqueueOperations, Registry):
-    """Forwards messages and dead letters; part of the namespace."""
+class ForwardOperations:
+    """Forwards messages and dead letters."""
 
-    def __init__(self, name: str, store: Store) -> None:
-        super().__init__(name, store)
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        settlement: SettlementOperations,
+        publish: PublishOperations,
+        enqueue: EnqueueOperations,
+    ) -> None:
+        self._store = store
+        self._journal = store.journal
+        self._registry = registry
+        self._settlement = settlement
+        self._publish = publish
+        self._enqueue = enqueue
+        registry.on_watched = self._follow
+        registry.on_forgotten = self._end
         self._forwarding: dict[MessageQueue, Forwarding] = {}
         # Sources that may have something to forward now, and when others are tried again.
         self._due: dict[MessageQueue, None] = {}
@@ -185,15 +201,13 @@ class ForwardOperations(EnqueueOperations, Registry):
 
     # ---- which queues forward
 
-    def watch(self, entity: QueueEntity) -> None:
-        super().watch(entity)
+    def _follow(self, entity: QueueEntity) -> None:
         for queue, destination in entity.forwards:
             self._set_forwarding(queue, destination)
 
-    def forget(self, entity: QueueEntity, forget: Callable[[MessageQueue, Message], None] | None = None) -> None:
+    def _end(self, entity: QueueEntity) -> None:
         for queue, _ in entity.forwards:
             self._set_forwarding(queue, None)
-        super().forget(entity, forget)
 
     def _set_forwarding(self, queue: MessageQueue, destination: str | None) -> None:
         forwarding = self._forwarding.get(queue)
@@ -226,11 +240,11 @@ class ForwardOperations(EnqueueOperations, Registry):
                 self.on_forwards_due()
 
     @property
-    def forward_deadline(self) -> float:
+    def deadline(self) -> float:
         """When something is tried again."""
         return min(self._retries.values(), default=inf)
 
-    def _shift_forwards(self, seconds: float) -> None:
+    def shift(self, seconds: float) -> None:
         for forwarding in self._forwarding.values():
             forwarding.not_before += seconds
         self._retries = {queue: time + seconds for queue, time in self._retries.items()}
@@ -269,9 +283,9 @@ class ForwardOperations(EnqueueOperations, Registry):
             # Should the disk refuse the deletion, it goes on.
             self._retries[source] = max(forwarding.not_before, now + _RETRY_S)
             return
-        if source.lifetimes.next <= now and not self.clear_overdue(source, now):
+        if source.lifetimes.next <= now and not self._settlement.clear_overdue(source, now):
             return
-        target = self.find(forwarding.destination)
+        target = self._registry.find(forwarding.destination)
         problem = unavailable(forwarding.destination, target)
         if problem is not None:
             self._refuse_all(source, forwarding, problem, now)
@@ -320,7 +334,7 @@ class ForwardOperations(EnqueueOperations, Registry):
         try:
             yield
             payloads = [content[pairs_bytes:] for _, _, pairs_bytes, content, _ in load.contents]
-            record = yield from self._laying_out(
+            record = yield from self._publish.laying_out(
                 topic, topic.rules, load.contents, payloads, now, False, staged, load.partitions
             )
             is_ready = self._leads_to(source, forwarding, topic)
@@ -380,7 +394,7 @@ class ForwardOperations(EnqueueOperations, Registry):
             if refusal is not None:
                 self._wait(source, forwarding, now + _RETRY_S)
 
-        self._dead_letter_all(source, messages, lambda _: reason, finish)
+        self._settlement.dead_letter_all(source, messages, lambda _: reason, finish)
 
     def _wait(self, source: MessageQueue, forwarding: Forwarding, until: float) -> None:
         if self._forwarding.get(source) is forwarding:
@@ -488,7 +502,7 @@ class ForwardOperations(EnqueueOperations, Registry):
             kind, parts = records.PUBLISH, record.all_parts()
             results += record.numbers
             payloads = [content[pairs_bytes:] for _, _, pairs_bytes, content, _ in load.contents]
-            done = self._reporting_unmatched(target, record, payloads, done)
+            done = self._publish.reporting_unmatched(target, record, payloads, done)
         else:
             kind = records.ENQUEUE
             results += load.give_numbers()
@@ -497,7 +511,7 @@ class ForwardOperations(EnqueueOperations, Registry):
         if not parts and load.keys:
             kind, head_bytes, parts = records.SEEN, records.ID_BYTES, [records.pack_id(target.id)]
         if not parts:
-            self.remove(source, gone, False, done)
+            self._settlement.remove(source, gone, False, done)
             return
         sighting: Sighting | None = None
         if load.keys:
@@ -505,7 +519,7 @@ class ForwardOperations(EnqueueOperations, Registry):
             parts.append(records.pack_seen(now, load.keys))
             sighting = load.history.begin(tuple(load.keys), now)
         target.pending_bytes += load.size
-        sent = partial(self._sent, target, messages, record, load.size, 0, head_bytes, now, done, sighting)
+        sent = partial(self._enqueue.sent, target, messages, record, load.size, 0, head_bytes, now, done, sighting)
         head = pack_forward(source.entity.id, kind, [message.sequence_number for message in gone])
 
         def written(error: JournalError | None, segment: int, offset: int) -> None:
@@ -530,7 +544,7 @@ class ForwardOperations(EnqueueOperations, Registry):
             # Compaction has copied them meanwhile: that they are no more must stand behind the copy.
             for message in recopied:
                 message.state = SETTLING
-            self.remove(source, recopied, False, nobody, True)
+            self._settlement.remove(source, recopied, False, nobody, True)
 
     def _forwarded(
         self,

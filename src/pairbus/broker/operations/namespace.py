@@ -1,14 +1,13 @@
 """A namespace: its entities and their messages over a journal, as the AMQP and HTTP servers call it.
 
-It runs on the thread of the event loop, and answers come through callbacks on that thread. Most of its methods are
-inherited: enqueue.py, publish.py, forward.py, receive.py, settlement.py, transactions.py and session_access.py for
-messages, registry.py, topics.py and restart.py for entities. This file finds the entity behind an address, and does
-what is due with time.
+It runs on the thread of the event loop, and answers come through callbacks on that thread. What can be done with
+messages and entities is in the other files of this folder, each an object with the few things that it needs. This file
+makes them, finds the entity behind an address, and does what is due with time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from math import inf
 from pathlib import Path
 from typing import Final
@@ -16,23 +15,27 @@ from typing import Final
 from pairbus.broker.model.entity import DEAD_LETTER_SUFFIX, TRANSFER_SUFFIX, QueueEntity
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.topic import SUBSCRIPTIONS, Topic
-from pairbus.broker.refusal import Refusal
 from pairbus.broker.slices import Slices
 from pairbus.broker.storage.replay import rebuild
-from pairbus.broker.storage.store import Done, RemovalObserver, Store, refusal_of, refusal_of_read
+from pairbus.broker.storage.store import RemovalObserver, Store, refusal_of_read
 from pairbus.broker.storage.unread import UNREAD_S
 from pairbus.journal import Journal
 
+from .enqueue import EnqueueOperations
 from .forward import ForwardOperations
 from .lock_tokens import random_tokens
-from .quotas import ENTITIES_MAX
+from .publish import PublishOperations
+from .quotas import Quotas
 from .receive import ReceiveOperations
+from .registry import Registry
 from .restart import RestartOperations
 from .session_access import SessionAccess
-from .topics import TopicOperations
+from .settlement import SettlementOperations
+from .subscriptions import SubscriptionOperations
 from .transactions import TransactionOperations
+from .transfer import TransferOperations
 
-__all__ = ["ENTITIES_MAX", "UNREAD_S", "Done", "Namespace", "refusal_of", "refusal_of_read"]
+__all__ = ["UNREAD_S", "Namespace", "refusal_of_read"]
 
 _SUFFIX: Final = DEAD_LETTER_SUFFIX.lower()
 _TRANSFER: Final = TRANSFER_SUFFIX.lower()
@@ -46,22 +49,31 @@ _FORGOTTEN_MAX: Final = 1000
 _RETRY_S: Final = 1.0
 
 
-class Namespace(TransactionOperations, ForwardOperations, TopicOperations):
-    """The entities of a namespace and their messages: everything that the AMQP and HTTP servers call."""
+class Namespace:
+    """The entities of a namespace and their messages, and what can be done with them."""
 
-    def __init__(
-        self, name: str, journal: Journal, memory_budget: int, new_token: Callable[[], bytes], slices: Slices
-    ) -> None:
-        store = Store(journal, memory_budget, new_token, slices)
-        super().__init__(name, store)
-        self.journal = journal
+    def __init__(self, store: Store, name: str, quotas: Quotas) -> None:
+        self._store = store
+        self.name = name
+        self.journal = store.journal
         self.notes = store.notes
         self.live_records = store.live_records
         self.maintenance = store.maintenance
         self.slices = store.slices
-        self.receive = ReceiveOperations(store, self)
-        self.sessions = SessionAccess(store, self)
-        self.restart = RestartOperations(store, self, self)
+        self.registry = Registry(store, name, quotas)
+        #: Queues and topics by name in lower case.
+        self.queues = self.registry.queues
+        self.topics = self.registry.topics
+        self.subscriptions = SubscriptionOperations(store, self.registry)
+        self.settlement = SettlementOperations(store)
+        self.receive = ReceiveOperations(store, self.settlement)
+        self.sessions = SessionAccess(store, self.settlement)
+        self.publish = PublishOperations(store, self.settlement)
+        self.enqueue = EnqueueOperations(store, self.publish)
+        self.forwarding = ForwardOperations(store, self.registry, self.settlement, self.publish, self.enqueue)
+        self.transfer = TransferOperations(store, self.registry, self.enqueue)
+        self.transactions = TransactionOperations(store, self.registry, self.settlement, self.enqueue, self.transfer)
+        self.restart = RestartOperations(store, self.registry, self.transactions)
         # What `tick` knows: the time of the last one, and when something is due in queues and entities.
         self._now = -inf
         self._due_at = -inf
@@ -78,15 +90,17 @@ class Namespace(TransactionOperations, ForwardOperations, TopicOperations):
         memory_budget: int = 64 << 20,
         new_token: Callable[[], bytes] | None = None,
         slices: Slices | None = None,
+        quotas: Quotas | None = None,
     ) -> Namespace:
         """Return the namespace that the journal, which is open and not yet started, leads to when it is replayed.
 
         `folder` only stands in the notes. Without `slices`, work that takes long is done in one go.
         """
-        self = cls(name, journal, memory_budget, new_token or random_tokens(), Slices() if slices is None else slices)
+        store = Store(journal, memory_budget, new_token or random_tokens(), Slices() if slices is None else slices)
+        self = cls(store, name, quotas or Quotas())
         rebuilt = rebuild(journal.replay(), journal.release)
         self.notes += [f"{folder}: {note}" for note in rebuilt.notes]
-        self.restore(rebuilt.entities.values(), now)
+        self.registry.restore(rebuilt.entities.values(), now)
         self.live_records.next_id = rebuilt.next_id
         self.live_records.meta = rebuilt.meta
         return self
@@ -113,33 +127,17 @@ class Namespace(TransactionOperations, ForwardOperations, TopicOperations):
         owner_key = entity_key.removesuffix(_TRANSFER)
         entity = self.queues.get(owner_key)
         if entity is None:
-            entity = self.find_subscription(*_parts(owner_key))
+            entity = self.registry.find_subscription(*_parts(owner_key))
         if owner_key != entity_key:
             entity = entity or self.topics.get(owner_key)
             if entity is None or entity_key == key:
                 return None
             if entity.deleting and entity.transfer is None:
                 return entity.dead_letter  # as unavailable: one that is made now would be left over
-            return self.transfer_queue(entity).dead_letter
+            return self.registry.transfer_queue(entity).dead_letter
         if entity is None:
             return None
         return entity.active if entity_key == key else entity.dead_letter
-
-    def schedule(
-        self,
-        target: MessageQueue | Topic,
-        payloads: Sequence[bytes],
-        now: float,
-        done: Callable[[list[int], Refusal | None], None],
-        results: list[int] | None = None,
-    ) -> None:
-        """Send messages and call `done` with the numbers by which they can be cancelled, 0 for a dropped duplicate."""
-        became: list[int] = [] if results is None else results
-
-        def finish(refusal: Refusal | None) -> None:
-            done([] if refusal is not None else [max(0, result) for result in became], refusal)
-
-        self.send(target, payloads, now, finish, became, numbered=True)
 
     # ---- for ledgers and inventories
 
@@ -169,7 +167,7 @@ class Namespace(TransactionOperations, ForwardOperations, TopicOperations):
     def deadline(self) -> float | None:
         """When `tick` next has something to do, as far as was known at its end; None: never."""
         store = self._store
-        earliest = min(self._due_at, store.transactions.deadline(), store.unread.deadline, self.forward_deadline)
+        earliest = min(self._due_at, store.transactions.deadline(), store.unread.deadline, self.forwarding.deadline)
         return None if earliest == inf else earliest
 
     def tick(self, now: float) -> float | None:
@@ -180,13 +178,13 @@ class Namespace(TransactionOperations, ForwardOperations, TopicOperations):
         slices: `tick` is to be called again at once.
         """
         self._now = now
-        self.expire_transactions(now)
+        self.transactions.expire(now)
         if not self._is_going_through:
             self._is_going_through = True
             self._due_at = now
-            self._store.slices.run(self._go_through)
+            self.slices.run(self._go_through)
         self.receive.offer_unread(now)
-        self.forward_due(now)
+        self.forwarding.forward_due(now)
         return self.deadline
 
     def _go_through(self) -> Generator[None, None, None]:
@@ -201,7 +199,7 @@ class Namespace(TransactionOperations, ForwardOperations, TopicOperations):
                     if deadline > self._now:
                         break
                 deadlines.append(deadline)
-            for entity in list(self._aging.values()):
+            for entity in list(self.registry.aging.values()):
                 deadlines.append(self._age(entity))
                 yield
             earliest = min(deadlines)
@@ -214,12 +212,12 @@ class Namespace(TransactionOperations, ForwardOperations, TopicOperations):
         if queue.entity.deleting:
             return inf  # should it be served again, its queues are looked at within a second
         now = self._now
-        self.expire_locks(queue, now)
-        self.expire_messages(queue, now)
+        self.settlement.expire_locks(queue, now)
+        self.settlement.expire_messages(queue, now)
         if isinstance(queue.entity, Topic):
-            self._publish_due(queue.entity, now)
+            self.publish.publish_due(queue.entity, now)
         else:
-            self._activate_due(queue, now)
+            self.enqueue.activate_due(queue, now)
         deadline = queue.deadline()
         if deadline is None:
             self._store.watched.pop(queue, None)
@@ -234,7 +232,7 @@ class Namespace(TransactionOperations, ForwardOperations, TopicOperations):
         if duplicates is not None:
             duplicates.forget(self._now, _FORGOTTEN_MAX)
         if entity.is_idle(self._now):
-            self._delete_idle(entity, self._now)
+            self.registry.delete_idle(entity, self._now)
         return min(entity.idle_deadline, inf if duplicates is None else duplicates.deadline())
 
     def shift(self, seconds: float) -> None:
@@ -244,11 +242,7 @@ class Namespace(TransactionOperations, ForwardOperations, TopicOperations):
         self._store.unread.shift(seconds)
         for entity in self._store.by_id.values():
             entity.shift(seconds)
-        self._shift_forwards(seconds)
-
-    async def maintain(self, interval_s: float = 0.5) -> None:
-        """Keep the journal small, for ever; the broker runs this as a task."""
-        await self.maintenance.run(interval_s)
+        self.forwarding.shift(seconds)
 
 
 def _parts(key: str) -> tuple[str, str]:

@@ -27,7 +27,7 @@ from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.slices import Job, SlicesFull, finish
 from pairbus.broker.storage.publish_record import COPIES_AT_ONCE, WEIGHT_AT_ONCE, PublishRecord, StoredPublication
-from pairbus.broker.storage.store import Done, Staged, nobody
+from pairbus.broker.storage.store import Done, Staged, Store, nobody
 from pairbus.journal import JournalError
 
 from .settlement import SettlementOperations
@@ -37,10 +37,15 @@ _DUE_MAX: Final = 100
 _DUE_BYTES_MAX: Final = 1 << 20
 
 
-class PublishOperations(SettlementOperations):
-    """Publishes to the subscriptions of a topic; part of the namespace."""
+class PublishOperations:
+    """Publishes to the subscriptions of a topic."""
 
-    def _lay_out(
+    def __init__(self, store: Store, settlement: SettlementOperations) -> None:
+        self._store = store
+        self._journal = store.journal
+        self._settlement = settlement
+
+    def lay_out(
         self,
         topic: Topic,
         rules: RuleIndex[Subscription],
@@ -57,7 +62,7 @@ class PublishOperations(SettlementOperations):
                 finish(work)
         return record
 
-    def _laying_out(
+    def laying_out(
         self,
         topic: Topic,
         rules: RuleIndex[Subscription],
@@ -88,7 +93,7 @@ class PublishOperations(SettlementOperations):
                 return record
             staged.hold(-held)
 
-    def _reporting_unmatched(self, topic: Topic, record: PublishRecord, payloads: Sequence[bytes], done: Done) -> Done:
+    def reporting_unmatched(self, topic: Topic, record: PublishRecord, payloads: Sequence[bytes], done: Done) -> Done:
         """Return a `done` that also reports what no subscription takes, where a ledger is kept."""
         if not record.unmatched or self._store.observer is None:
             return done
@@ -107,7 +112,7 @@ class PublishOperations(SettlementOperations):
 
     # ---- the copies of a written record enter their queues
 
-    def _enter_copies(
+    def enter_copies(
         self,
         topic: Topic,
         record: PublishRecord,
@@ -202,7 +207,7 @@ class PublishOperations(SettlementOperations):
 
     # ---- scheduled messages whose time has come
 
-    def _publish_due(self, topic: Topic, now: float) -> None:
+    def publish_due(self, topic: Topic, now: float) -> None:
         """Begin to publish what is due, unless that is under way."""
         if topic.is_publishing_due or topic.active.schedule.deadline() > now:
             return
@@ -283,7 +288,7 @@ class PublishOperations(SettlementOperations):
         for number, mid in unmatched:
             assert observer is not None
             observer("expire", topic.path, number, mid, NO_SUBSCRIPTION)
-        self._enter_copies(topic, record, 0, segment, offset, partial(self._end_schedules, queue, messages))
+        self.enter_copies(topic, record, 0, segment, offset, partial(self._end_schedules, queue, messages))
 
     def _end_schedules(self, queue: MessageQueue, messages: list[Message]) -> None:
         """Remove scheduled messages that have been published."""
@@ -298,4 +303,4 @@ class PublishOperations(SettlementOperations):
             # Compaction has copied them meanwhile: that they are no more must stand behind the copy.
             for message in recopied:
                 message.state = SETTLING
-            self.remove(queue, recopied, False, nobody, True)
+            self._settlement.remove(queue, recopied, False, nobody, True)

@@ -2,7 +2,7 @@
 
 An entity exists once its record is synced, and is gone once the record of its deletion is. Ids are never reused, so
 records of a deleted entity never belong to another one. Names are compared regardless of letter case; queues and topics
-share one set of names. topics.py handles topics, subscriptions and rules.
+share one set of names. subscriptions.py handles subscriptions and rules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pairbus.broker.model.sessions import Session
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.live_records import UNPLACED
-from pairbus.broker.storage.store import Done, Store, StoreOperations, nobody, refusal_of, unavailable
+from pairbus.broker.storage.store import Done, Store, nobody, refusal_of, unavailable
 from pairbus.journal import JournalError
 
 from .quotas import Quotas
@@ -39,13 +39,14 @@ _DEAD_LETTERS_TO: Final = "ForwardDeadLetteredMessagesTo"
 _RELEASED: Final = 100
 
 
-class Registry(StoreOperations):
-    """Holds the entities of a namespace by name, and creates, describes and deletes them; part of the namespace."""
+class Registry:
+    """Holds the entities of a namespace by name, and creates, describes and deletes them."""
 
-    def __init__(self, name: str, store: Store) -> None:
-        super().__init__(store)
+    def __init__(self, store: Store, name: str, quotas: Quotas) -> None:
+        self._store = store
+        self._journal = store.journal
         self.name = name
-        self.quotas = Quotas()
+        self.quotas = quotas
         self._queues: dict[str, QueueEntity] = {}
         self._topics: dict[str, Topic] = {}
         #: Queues and topics by name in lower case.
@@ -54,8 +55,11 @@ class Registry(StoreOperations):
         #: Ends the links to what was deleted, before the deletion is answered: a client that has the answer must not
         #: send on one of them.
         self.detach_deleted: Callable[[], Generator[None, None, None]] = _no_links
-        # Entities that time is watched for: they forget message ids, or are deleted when nobody uses them.
-        self._aging: dict[int, QueueEntity] = {}
+        #: Called for an entity that was described or restored, and for one that leaves memory.
+        self.on_watched: Callable[[QueueEntity], None] = _ignore
+        self.on_forgotten: Callable[[QueueEntity], None] = _ignore
+        #: Entities that time is watched for: they forget message ids, or are deleted when nobody uses them.
+        self.aging: dict[int, QueueEntity] = {}
         self._partitions_down: PartitionsDown | None = None
         self._holds_back = False
         # names that are being created
@@ -83,14 +87,31 @@ class Registry(StoreOperations):
         if entity.detects_duplicates:
             entity.watch_duplicates(self._journal.release)
         if entity.duplicates is not None or entity.description.auto_delete_on_idle != inf:
-            self._aging[entity.id] = entity
+            self.aging[entity.id] = entity
         else:
-            self._aging.pop(entity.id, None)
+            self.aging.pop(entity.id, None)
+        self.on_watched(entity)
 
     def find(self, name: str) -> QueueEntity | Topic | None:
         """Return the queue or topic with this name, in any case."""
         key = name.lower()
         return self._queues.get(key) or self._topics.get(key)
+
+    def find_subscription(self, topic: str, name: str) -> Subscription | None:
+        """Return the subscription with this name, in any case."""
+        found = self._topics.get(topic.lower())
+        return None if found is None else found.subscriptions.get(name.lower())
+
+    def transfer_queue(self, owner: QueueEntity) -> TransferQueue:
+        """Return what holds the transfer dead letters of an entity. Its record is written with the first of them."""
+        if owner.transfer is None:
+            live_records = self._store.live_records
+            transfer = TransferQueue(live_records.next_id, owner.id)
+            live_records.next_id += 1
+            self._store.by_id[transfer.id] = transfer
+            transfer.follow(owner)
+        assert owner.transfer is not None
+        return owner.transfer
 
     # ---- partitions
 
@@ -131,35 +152,61 @@ class Registry(StoreOperations):
         for queue in (entity.active, entity.dead_letter):
             queue.set_down(receives)
 
-    # ---- queues
+    # ---- queues and topics
 
-    def create_queue(self, description: QueueDescription, now: float, done: Done) -> None:
-        """Create a queue; `done` gets the refusal if one of its name exists or there are too many entities."""
-        self._create_named(QueueEntity, self._queues, description, now, done)
+    def create(self, description: QueueDescription | TopicDescription, now: float, done: Done) -> None:
+        """Create a queue or topic; `done` gets the refusal if one of its name exists or there are too many."""
+        refusal = self._refuses(description) or self.refuses_forwards(description, None)
+        if refusal is not None:
+            done(refusal)
+            return
+        id, key = self._store.live_records.next_id, description.name.lower()
+        described: Any = replace(description, created_at=now, updated_at=now)
+        entity: QueueEntity
+        if isinstance(description, TopicDescription):
+            entity = topic = Topic(id, described)
+            enter = partial(self._topics.__setitem__, key, topic)
+        else:
+            entity = QueueEntity(id, described)
+            enter = partial(self._queues.__setitem__, key, entity)
+        self.write_new(entity, key, enter, now, done)
 
-    def update_queue(self, description: QueueDescription, now: float, done: Done) -> None:
-        """Replace the description of the queue with its name."""
-        self._update(self.queues.get(description.name.lower()), description, now, done)
+    def update(self, description: QueueDescription | TopicDescription, now: float, done: Done) -> None:
+        """Replace the description of the queue or topic with its name, but for the name and when it was created."""
+        by_name: Mapping[str, QueueEntity] = self._topics if isinstance(description, TopicDescription) else self._queues
+        entity = by_name.get(description.name.lower())
+        if entity is None or entity.deleting:
+            done(unavailable(entity, description.name))
+            return
+        old = entity.description
+        refusal = self.quotas.refuses_description(description) or self.refuses_forwards(description, old)
+        if refusal is not None:
+            done(refusal)
+            return
+        new: Any = replace(description, name=old.name, created_at=old.created_at, updated_at=now)
+        self.write_description(entity, new.to_json(), partial(entity.describe, new), now, done)
 
     def delete_queue(self, name: str, now: float, done: Done) -> None:
         """Delete a queue and its messages."""
-        self._delete_named(self.queues.get(name.lower()), name, done)
+        self.delete(self._queues.get(name.lower()), name, done)
 
-    # ---- any entity
+    def delete_topic(self, name: str, now: float, done: Done) -> None:
+        """Delete a topic and its subscriptions."""
+        self.delete(self._topics.get(name.lower()), name, done)
 
     def _refuses(self, description: QueueDescription | TopicDescription) -> Refusal | None:
         """Return why a queue or topic can't be created with this name and description, if it can't."""
         name = description.name
         key = name.lower()
         if key in self.queues or key in self.topics or key in self._claimed:
-            return self._exists(name)
+            return self.exists(name)
         most = self.quotas.entities
         if len(self.queues) + len(self.topics) + len(self._claimed) >= most:
             text = f"Namespace '{self.name}' has {most} entities, the most that it can have."
             return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
         return self.quotas.refuses_description(description)
 
-    def _refuses_forwards(self, new: Description, old: Description | None) -> Refusal | None:
+    def refuses_forwards(self, new: Description, old: Description | None) -> Refusal | None:
         """Return why an entity can't forward to where its new description says: the destination must exist when it is
         set."""
         for field, element in (("forward_to", "ForwardTo"), ("forward_dead_lettered_to", _DEAD_LETTERS_TO)):
@@ -174,49 +221,20 @@ class Registry(StoreOperations):
                 return Refusal(conditions.INVALID_FIELD, text)
         return None
 
-    def _exists(self, name: str) -> Refusal:
+    def exists(self, name: str) -> Refusal:
         text = f"The messaging entity '{name}' already exists in namespace '{self.name}'."
         return Refusal(conditions.ENTITY_ALREADY_EXISTS, text)
 
-    def _create_named(
-        self,
-        make: Callable[[int, Any], QueueEntity],
-        by_name: dict[str, Any],
-        description: QueueDescription | TopicDescription,
-        now: float,
-        done: Done,
-    ) -> None:
-        """Create a queue or topic, to be found by its name."""
-        refusal = self._refuses(description) or self._refuses_forwards(description, None)
-        if refusal is not None:
-            done(refusal)
-            return
-        entity = make(self._store.live_records.next_id, replace(description, created_at=now, updated_at=now))
-        key = description.name.lower()
-        self._create(entity, key, partial(by_name.__setitem__, key, entity), now, done)
+    # ---- any entity
 
-    def _update(
-        self, entity: QueueEntity | None, description: QueueDescription | TopicDescription, now: float, done: Done
-    ) -> None:
-        """Replace the description of a queue or topic, but for its name and when it was created."""
-        if entity is None or entity.deleting:
-            done(unavailable(entity, description.name))
-            return
-        old = entity.description
-        refusal = self.quotas.refuses_description(description) or self._refuses_forwards(description, old)
-        if refusal is not None:
-            done(refusal)
-            return
-        new: Any = replace(description, name=old.name, created_at=old.created_at, updated_at=now)
-        self._describe(entity, new.to_json(), partial(entity.describe, new), now, done)
-
-    def _delete_named(self, entity: QueueEntity | None, name: str, done: Done) -> None:
+    def delete(self, entity: QueueEntity | None, name: str, done: Done) -> None:
+        """Delete what was found under a name, with all that belongs to it."""
         if entity is None or entity.deleting:
             done(unavailable(entity, name))
             return
         self._delete(entity.with_parts(), done)
 
-    def _create(self, entity: QueueEntity, claim: str, enter: Callable[[], None], now: float, done: Done) -> None:
+    def write_new(self, entity: QueueEntity, claim: str, enter: Callable[[], None], now: float, done: Done) -> None:
         """Write a new entity, then `enter` it where others find it; until then its name is reserved by `claim`."""
         entity.accessed_at = now
         payload = records.pack_queue(entity.id, 0, entity.last_numbers, entity.document())
@@ -246,7 +264,7 @@ class Registry(StoreOperations):
         self._claimed.add(claim)
         self._store.by_id[entity.id] = entity
 
-    def _describe(
+    def write_description(
         self, entity: QueueEntity, document: dict[str, Any], apply: Callable[[int], None], now: float, done: Done
     ) -> None:
         """Write a new description, then call `apply` with its revision."""
@@ -273,7 +291,7 @@ class Registry(StoreOperations):
             entity.deleting = True
         self._write_deletion(entities, done, False)
 
-    def _delete_idle(self, entity: QueueEntity, now: float) -> None:
+    def delete_idle(self, entity: QueueEntity, now: float) -> None:
         # Should the disk refuse it, it is as idle after another while.
         entity.accessed_at = now
         self._delete(entity.with_parts(), nobody)
@@ -311,11 +329,12 @@ class Registry(StoreOperations):
 
     def forget(self, entity: QueueEntity, forget: Callable[[MessageQueue, Message], None] | None = None) -> None:
         """Take an entity out of memory; `forget` is called for each of its messages, in small steps."""
+        self.on_forgotten(entity)
         entity.deleted = True
         self._unlist(entity)
         store = self._store
         del store.by_id[entity.id]
-        self._aging.pop(entity.id, None)
+        self.aging.pop(entity.id, None)
         self._journal.release(entity.segment, entity.record_bytes)
         if entity.duplicates is not None:
             store.maintenance.take_apart(_forget_ids(entity.duplicates))
@@ -366,6 +385,10 @@ class Registry(StoreOperations):
 
 def _no_links() -> Generator[None, None, None]:
     yield from ()
+
+
+def _ignore(entity: QueueEntity) -> None:
+    """Do nothing about an entity."""
 
 
 def _forget_ids(history: DuplicateHistory) -> Iterator[None]:

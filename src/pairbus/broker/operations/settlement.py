@@ -31,7 +31,7 @@ from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.replay import CHANGES_RESIDENT_BYTES_MAX
 from pairbus.broker.storage.store import (
     Done,
-    StoreOperations,
+    Store,
     nobody,
     recopied,
     refusal_of,
@@ -46,8 +46,12 @@ Change = tuple[Message, int, int, bytes | None]
 _DELETED_MAX: Final = 4000
 
 
-class SettlementOperations(StoreOperations):
-    """Settles, cancels, deletes and expires messages; part of the namespace."""
+class SettlementOperations:
+    """Settles, cancels, deletes and expires messages."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._journal = store.journal
 
     def settle(
         self,
@@ -305,7 +309,7 @@ class SettlementOperations(StoreOperations):
         if returned:
             self._count(queue, returned)
         if exhausted_messages:
-            self._dead_letter_all(queue, exhausted_messages, exhausted)
+            self.dead_letter_all(queue, exhausted_messages, exhausted)
         if returned or queue.sessions is not None:
             self._store.wake(queue)
 
@@ -317,9 +321,9 @@ class SettlementOperations(StoreOperations):
         failed = [message for message in overdue if message.lock_token == EXHAUSTED]
         expired = [message for message in overdue if message.lock_token != EXHAUSTED]
         if failed:
-            self._dead_letter_all(queue, failed, exhausted)
+            self.dead_letter_all(queue, failed, exhausted)
         if expired and queue.dead_letter is not None and queue.entity.description.dead_letter_on_expiration:
-            self._dead_letter_all(queue, expired, lambda count: EXPIRED)
+            self.dead_letter_all(queue, expired, lambda count: EXPIRED)
         elif expired:
             self.remove(queue, expired, True, self._store.observed("expire", queue, expired, nobody))
         return queue.lifetimes.next > now
@@ -359,7 +363,7 @@ class SettlementOperations(StoreOperations):
 
         self._store.append(records.UPDATE, payload, written, True)
 
-    def _dead_letter_all(
+    def dead_letter_all(
         self,
         queue: MessageQueue,
         messages: list[Message],

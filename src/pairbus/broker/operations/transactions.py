@@ -7,12 +7,10 @@ operations is refused, the others are undone as if the disk had refused them, be
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping
 from functools import partial
 
-from pairbus.broker.format import records
 from pairbus.broker.model.entity import QueueEntity
-from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.rules import RuleIndex
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.model.transaction import (
@@ -29,18 +27,34 @@ from pairbus.broker.model.transaction import (
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.slices import Job, SlicesFull
 from pairbus.broker.storage.publish_record import WEIGHT_AT_ONCE
-from pairbus.broker.storage.store import Done, Refused, Staged, busy
+from pairbus.broker.storage.store import Done, Refused, Staged, Store, busy
 from pairbus.journal import JournalError
 from pairbus.journal.journal import Gathered
 
-from .enqueue import PreparedSend
+from .enqueue import EnqueueOperations, PreparedSend
+from .registry import Registry
+from .settlement import SettlementOperations
 from .transfer import TransferOperations, is_disabled
 
 
-class TransactionOperations(TransferOperations):
-    """Enlists operations in transactions, commits and rolls them back; part of the namespace."""
+class TransactionOperations:
+    """Enlists operations in transactions, commits and rolls them back."""
 
-    def new_transaction_id(self) -> bytes:
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        settlement: SettlementOperations,
+        enqueue: EnqueueOperations,
+        transfer: TransferOperations,
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._settlement = settlement
+        self._enqueue = enqueue
+        self._transfer = transfer
+
+    def new_id(self) -> bytes:
         return self._store.new_token()
 
     def enlist(self, transaction: Transaction, operation: Operation, via: str | None, now: float) -> Refusal | None:
@@ -49,46 +63,28 @@ class TransactionOperations(TransferOperations):
             self.roll_back(transaction, timed_out(transaction))
         if isinstance(operation, Send):
             refusal = self._refuses_to_send(transaction, operation, via)
-            operation.key = None if refusal is not None else self.key_of(operation.target, operation.payloads)
+            operation.key = None if refusal is not None else self._enqueue.key_of(operation.target, operation.payloads)
         else:
-            refusal = self.refuses_to_settle(operation.queue, operation.outcome)
+            refusal = self._settlement.refuses_to_settle(operation.queue, operation.outcome)
             refusal = refusal or operation.queue.missing(operation.tokens, now, operation.session)
-        most = self.quotas.transaction_messages
+        most = self._registry.quotas.transaction_messages
         return refusal or self._store.transactions.add(transaction, operation, via, now, most)
 
     def _refuses_to_send(self, transaction: Transaction, operation: Send, via: str | None) -> Refusal | None:
         target = operation.target
         if via is None and transaction.via not in (None, root_of(target.entity)):
-            found = self.find(transaction.via)
+            found = self._registry.find(transaction.via)
             operation.via = found.active if found is not None and not isinstance(found, Topic) else found
         if operation.via is None:
-            return self.refuses(target, operation.payloads)
-        return self.refuses_through(operation.via, target, operation.payloads)
-
-    def send_through(
-        self,
-        via: MessageQueue | Topic,
-        target: MessageQueue | Topic,
-        payloads: Sequence[bytes],
-        now: float,
-        done: Done,
-        results: list[int],
-    ) -> None:
-        """Send messages through another entity, in no transaction; as `send` otherwise."""
-        if not is_disabled(target):
-            self._send_through(via, target, payloads, now, done, results)
-            return
-        with self._journal.gathering() as gathered:
-            self._send_through(via, target, payloads, now, done, results)
-        if gathered:
-            self._write_together(gathered)
+            return self._enqueue.refuses(target, operation.payloads)
+        return self._transfer.refuses(operation.via, target, operation.payloads)
 
     def roll_back(self, transaction: Transaction, reason: Refusal) -> None:
         """Forget what an open transaction holds: messages that it would have settled are locked as before."""
         if transaction.state == OPEN:
-            self._end(transaction, reason)
+            self.end(transaction, reason)
 
-    def expire_transactions(self, now: float) -> None:
+    def expire(self, now: float) -> None:
         """Roll back the transactions whose time is over."""
         for transaction in self._store.transactions.overdue(now):
             self.roll_back(transaction, timed_out(transaction))
@@ -113,7 +109,7 @@ class TransactionOperations(TransferOperations):
         rules = {each: each.target.entity.rules for each in sends if isinstance(each.target.entity, Topic)}
         weight = sum(len(each.payloads) * index.weight for each, index in rules.items())
         if weight <= WEIGHT_AT_ONCE and not any(each.target.entity.sending for each in rules):
-            _Commit(self, transaction, {}, done).begin(now)
+            _Commit(self._store, self, transaction, {}, done).begin(now)
             return
         staged = Staged(self._store)
         work = staged.during(self._preparing_all(rules, now, staged))
@@ -125,7 +121,7 @@ class TransactionOperations(TransferOperations):
             )
         except (Refused, SlicesFull):
             work.close()
-            self._end(transaction, rolled_back(busy()), done)
+            self.end(transaction, rolled_back(busy()), done)
 
     def _preparing_all(
         self, sends: Mapping[Send, RuleIndex[Subscription]], now: float, staged: Staged
@@ -138,7 +134,7 @@ class TransactionOperations(TransferOperations):
                 topic = send.target.entity
                 assert isinstance(topic, Topic)
                 keys = known.setdefault(topic, set())
-                ready = prepared[send] = yield from self._preparing(
+                ready = prepared[send] = yield from self._enqueue.preparing(
                     topic, rules, send.payloads, now, False, staged, keys
                 )
                 if ready.duplicates is not None:
@@ -152,12 +148,12 @@ class TransactionOperations(TransferOperations):
         try:
             prepared = job.result()
         except Refused as refused:
-            self._end(transaction, rolled_back(refused.refusal), done)
+            self.end(transaction, rolled_back(refused.refusal), done)
             return
         if any(each.duplicates is not None and each.duplicates.has_waited for each in prepared.values()):
             self._commit(transaction, now, done)
         elif self._may_begin(transaction, now, done):
-            _Commit(self, transaction, prepared, done).begin(now)
+            _Commit(self._store, self, transaction, prepared, done).begin(now)
 
     def _may_begin(self, transaction: Transaction, now: float, done: Done) -> bool:
         """Return whether a commit can begin now. It ends where it never can, and is tried again later where it can't
@@ -166,10 +162,10 @@ class TransactionOperations(TransferOperations):
             if isinstance(operation, Settle):
                 refusal = operation.queue.missing(operation.tokens, now, operation.session)
                 if refusal is not None:
-                    self._end(transaction, rolled_back(refusal), done)
+                    self.end(transaction, rolled_back(refusal), done)
                     return False
                 continue
-            pending = self.pending_duplicate(operation.target, operation.payloads, now)
+            pending = self._enqueue.pending_duplicate(operation.target, operation.payloads, now)
             if pending is not None:
                 # What becomes of this one is not known before it is known what becomes of the other.
                 history, sighting = pending
@@ -177,41 +173,43 @@ class TransactionOperations(TransferOperations):
                 return False
         return True
 
-    def _end(self, transaction: Transaction, failure: Refusal | None, done: Done | None = None) -> None:
+    def end(self, transaction: Transaction, failure: Refusal | None, done: Done | None = None) -> None:
         operations = self._store.transactions.end(transaction, failure)
         for operation in operations:
             operation.ended(failure)
         if done is not None:
             done(failure)
 
-    def _write_together(self, gathered: list[Gathered]) -> None:
-        """Write records as one, and answer each as if it had been written alone."""
-        if len(gathered) == 1:
-            kind, parts, written = gathered[0]
-            assert written is not None
-            self._store.append(kind, parts, written)
+    def begin(self, operation: Operation, ready: Mapping[Send, PreparedSend], now: float, done: Done) -> None:
+        """Begin one operation of a commit, while the journal gathers the records."""
+        if isinstance(operation, Settle):
+            tokens, outcome, session = operation.tokens, operation.outcome, operation.session
+            self._settlement.settle(operation.queue, tokens, outcome, now, done, session=session)
             return
-        payload, places, head_bytes = records.pack_transaction((kind, parts) for kind, parts, _ in gathered)
-
-        def written_together(error: JournalError | None, segment: int, offset: int) -> None:
-            if error is None:
-                self._journal.release(segment, head_bytes)
-            for (_, _, written), at in zip(gathered, places, strict=True):
-                assert written is not None
-                written(error, segment, offset + at)
-
-        self._store.append(records.TRANSACTION, payload, written_together)
+        operation.results.clear()
+        target, payloads, results = operation.target, operation.payloads, operation.results
+        prepared = ready.get(operation)
+        if operation.via is None:
+            self._enqueue.send(target, payloads, now, done, results, prepared=prepared)
+        else:
+            self._transfer.send_in_transaction(operation.via, target, payloads, now, done, results, prepared)
 
 
 class _Commit:
     """One commit under way: which of its operations are answered."""
 
-    __slots__ = ("_done", "_is_prepared", "_left", "_namespace", "_ready", "_refusal", "_transaction")
+    __slots__ = ("_done", "_is_prepared", "_left", "_ready", "_refusal", "_store", "_transaction", "_transactions")
 
     def __init__(
-        self, namespace: TransactionOperations, transaction: Transaction, ready: Mapping[Send, PreparedSend], done: Done
+        self,
+        store: Store,
+        transactions: TransactionOperations,
+        transaction: Transaction,
+        ready: Mapping[Send, PreparedSend],
+        done: Done,
     ) -> None:
-        self._namespace = namespace
+        self._store = store
+        self._transactions = transactions
         self._transaction = transaction
         self._ready = ready
         self._done = done
@@ -222,10 +220,11 @@ class _Commit:
     def begin(self, now: float) -> None:
         operations = self._transaction.operations
         numbers = _last_numbers(operations)
+        store = self._store
         # Another job's records have no business among these.
-        with self._namespace._store.slices.holding(), self._namespace._journal.gathering() as gathered:
+        with store.slices.holding(), store.journal.gathering() as gathered:
             for operation in operations:
-                self._prepare(operation, now)
+                self._transactions.begin(operation, self._ready, now, self._answered)
                 if self._refusal is not None:
                     break
         if self._refusal is not None:
@@ -233,25 +232,9 @@ class _Commit:
             return
         self._is_prepared = True
         if gathered:
-            self._namespace._write_together(gathered)
+            store.append_together(gathered)
         else:
             self._end_if_answered()
-
-    def _prepare(self, operation: Operation, now: float) -> None:
-        namespace = self._namespace
-        if isinstance(operation, Send):
-            operation.results.clear()
-            target, payloads, results = operation.target, operation.payloads, operation.results
-            ready = self._ready.get(operation)
-            if operation.via is not None:
-                namespace._send_through(operation.via, target, payloads, now, self._answered, results, ready)
-            elif ready is not None:
-                namespace.send(target, payloads, now, self._answered, results, prepared=ready)
-            else:
-                namespace.send(target, payloads, now, self._answered, results)
-        else:
-            tokens, outcome, session = operation.tokens, operation.outcome, operation.session
-            namespace.settle(operation.queue, tokens, outcome, now, self._answered, session=session)
 
     def _undo(self, gathered: Iterable[Gathered], numbers: dict[QueueEntity, int | list[int]]) -> None:
         refusal = self._refusal
@@ -262,7 +245,7 @@ class _Commit:
             written(error, -1, -1)
         for entity, number in numbers.items():
             entity.restore_numbers(number)
-        self._namespace._end(self._transaction, rolled_back(refusal), self._done)
+        self._transactions.end(self._transaction, rolled_back(refusal), self._done)
 
     def _answered(self, refusal: Refusal | None) -> None:
         self._refusal = self._refusal or refusal
@@ -272,7 +255,7 @@ class _Commit:
     def _end_if_answered(self) -> None:
         if self._is_prepared and self._left == 0:
             failure = None if self._refusal is None else rolled_back(self._refusal)
-            self._namespace._end(self._transaction, failure, self._done)
+            self._transactions.end(self._transaction, failure, self._done)
 
 
 def _last_numbers(operations: Iterable[Operation]) -> dict[QueueEntity, int | list[int]]:

@@ -17,7 +17,7 @@ from pairbus.broker.model.message import Message
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.topic import Topic
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.storage.store import Done, refusal_of, unavailable
+from pairbus.broker.storage.store import Done, Store, refusal_of, unavailable
 from pairbus.journal import JournalError
 
 from . import forward_decisions
@@ -25,31 +25,25 @@ from .enqueue import EnqueueOperations, PreparedSend, read_batch
 from .registry import Registry
 
 
-class TransferOperations(EnqueueOperations, Registry):
-    """Sends messages through another entity, and keeps those that can't go on; part of the namespace."""
+class TransferOperations:
+    """Sends messages through another entity, and keeps those that can't go on."""
 
-    def transfer_queue(self, owner: QueueEntity) -> TransferQueue:
-        """Return what holds the transfer dead letters of an entity. Its record is written with the first of them."""
-        if owner.transfer is None:
-            live_records = self._store.live_records
-            transfer = TransferQueue(live_records.next_id, owner.id)
-            live_records.next_id += 1
-            self._store.by_id[transfer.id] = transfer
-            transfer.follow(owner)
-        assert owner.transfer is not None
-        return owner.transfer
+    def __init__(self, store: Store, registry: Registry, enqueue: EnqueueOperations) -> None:
+        self._store = store
+        self._registry = registry
+        self._enqueue = enqueue
 
-    def refuses_through(
+    def refuses(
         self, via: MessageQueue | Topic, target: MessageQueue | Topic, payloads: Sequence[bytes]
     ) -> Refusal | None:
         """Return why these messages could not be sent through an entity now."""
         refusal = _refuses(via)
         if refusal is not None or not is_disabled(target):
-            return refusal or self.refuses(target, payloads)
-        batch = read_batch(self.transfer_queue(via.entity), payloads, None, self._store.new_id)
+            return refusal or self._enqueue.refuses(target, payloads)
+        batch = read_batch(self._registry.transfer_queue(via.entity), payloads, None, self._store.new_id)
         return batch if isinstance(batch, Refusal) else None
 
-    def _send_through(
+    def send_in_transaction(
         self,
         via: MessageQueue | Topic,
         target: MessageQueue | Topic,
@@ -66,10 +60,26 @@ class TransferOperations(EnqueueOperations, Registry):
             done(refusal)
         elif is_disabled(target):
             self._dead_letter_transfer(via.entity, target, payloads, now, done, results)
-        elif prepared is not None:
-            self.send(target, payloads, now, done, results, prepared=prepared)
         else:
-            self.send(target, payloads, now, done, results)
+            self._enqueue.send(target, payloads, now, done, results, prepared=prepared)
+
+    def send(
+        self,
+        via: MessageQueue | Topic,
+        target: MessageQueue | Topic,
+        payloads: Sequence[bytes],
+        now: float,
+        done: Done,
+        results: list[int],
+    ) -> None:
+        """Send messages through another entity, in no transaction."""
+        if not is_disabled(target):
+            self.send_in_transaction(via, target, payloads, now, done, results)
+            return
+        with self._store.journal.gathering() as gathered:
+            self.send_in_transaction(via, target, payloads, now, done, results)
+        if gathered:
+            self._store.append_together(gathered)
 
     def _dead_letter_transfer(
         self,
@@ -80,7 +90,7 @@ class TransferOperations(EnqueueOperations, Registry):
         done: Done,
         results: list[int],
     ) -> None:
-        transfer = self.transfer_queue(owner)
+        transfer = self._registry.transfer_queue(owner)
         batch = read_batch(transfer, payloads, None, self._store.new_id)
         if isinstance(batch, Refusal):
             done(batch)
@@ -125,7 +135,7 @@ class TransferOperations(EnqueueOperations, Registry):
 
         def written(error: JournalError | None, segment: int, offset: int) -> None:
             if error is None:
-                self._journal.release(transfer.segment, transfer.record_bytes)
+                self._store.journal.release(transfer.segment, transfer.record_bytes)
                 transfer.segment, transfer.offset, transfer.record_bytes = segment, offset, len(payload)
 
         self._store.append(transfer.KIND, payload, written)
@@ -145,7 +155,7 @@ class TransferOperations(EnqueueOperations, Registry):
         if error is not None:
             done(refusal_of(error))
             return
-        self._journal.release(segment, beside)
+        self._store.journal.release(segment, beside)
         queue = transfer.dead_letter
         for message in messages:
             message.segment = segment

@@ -36,7 +36,7 @@ class Maintenance:
         deleted, unwritten = len(self._deleted), len(self._unwritten)
         return f"<Maintenance: {deleted} entities to take apart, {unwritten} records to write again>"
 
-    async def run(self, interval_s: float) -> None:
+    async def run(self, interval_s: float = 0.5) -> None:
         """Look every `interval_s` seconds, and whenever the journal says that much has died: time alone would let a
         busy broker run ahead."""
         while True:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Final, TypeVar
 
 from pairbus.amqp import errors as conditions
+from pairbus.broker.format import records
 from pairbus.broker.format.content import message_id_in
 from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.message import RECOPIED, SETTLING, Message, SharedValues, Stored
@@ -18,6 +19,7 @@ from pairbus.broker.model.transaction import OpenTransactions
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.slices import Slices
 from pairbus.journal import Journal, JournalBusy, JournalError, JournalFull, JournalStalled, RecordTooLarge
+from pairbus.journal.journal import Gathered
 
 from .live_records import LiveRecords
 from .maintenance import Maintenance
@@ -180,6 +182,24 @@ class Store:
         except JournalError as error:
             written(error, -1, -1)
 
+    def append_together(self, gathered: list[Gathered]) -> None:
+        """Write records as one, and answer each as if it had been written alone."""
+        if len(gathered) == 1:
+            kind, parts, written = gathered[0]
+            assert written is not None
+            self.append(kind, parts, written)
+            return
+        payload, places, head_bytes = records.pack_transaction((kind, parts) for kind, parts, _ in gathered)
+
+        def written_together(error: JournalError | None, segment: int, offset: int) -> None:
+            if error is None:
+                self.journal.release(segment, head_bytes)
+            for (_, _, written), at in zip(gathered, places, strict=True):
+                assert written is not None
+                written(error, segment, offset + at)
+
+        self.append(records.TRANSACTION, payload, written_together)
+
     def wake(self, queue: MessageQueue) -> None:
         """Tell the receivers of a queue that messages are available, and watch its deadlines."""
         if queue.is_timed:
@@ -268,14 +288,6 @@ class Store:
         if isinstance(changes, Stored):
             return self.journal.read(changes.segment, changes.offset, changes.length)
         return changes
-
-
-class StoreOperations:
-    """Base class of the operations on a store, of which the namespace is made."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._journal = store.journal
 
 
 def recopied(messages: list[Message]) -> bool:

@@ -1,6 +1,6 @@
-"""Topic operations: topics, subscriptions and rules are created, updated and deleted.
+"""Subscription operations: subscriptions of topics and their rules are created, updated and deleted.
 
-model/topic.py defines a topic, and registry.py writes its record. A subscription and its rules are one record, so its
+model/topic.py defines a topic, and registry.py writes the records. A subscription and its rules are one record, so its
 changes are written one after the other: each builds on the one before.
 """
 
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from pairbus.amqp import errors as conditions
-from pairbus.broker.model.description import SubscriptionDescription, TopicDescription
+from pairbus.broker.model.description import SubscriptionDescription
 from pairbus.broker.model.rule_description import DEFAULT_RULE, CorrelationFilter, RuleDescription, SqlFilter
 from pairbus.broker.model.rules import RULES_MAX
 from pairbus.broker.model.topic import (
@@ -23,7 +23,7 @@ from pairbus.broker.model.topic import (
     subscription_document,
 )
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.storage.store import Done, unavailable
+from pairbus.broker.storage.store import Done, Store, unavailable
 
 from .quotas import Quotas
 from .registry import Registry
@@ -34,52 +34,35 @@ _CHANGES_MAX: Final = 1000
 Rules = dict[str, RuleDescription]
 
 
-class TopicOperations(Registry):
-    """Creates, changes and deletes topics, subscriptions and rules; part of the namespace."""
+class SubscriptionOperations:
+    """Creates, changes and deletes subscriptions and rules."""
 
-    def find_subscription(self, topic: str, name: str) -> Subscription | None:
-        """Return the subscription with this name, in any case."""
-        found = self._topics.get(topic.lower())
-        return None if found is None else found.subscriptions.get(name.lower())
+    def __init__(self, store: Store, registry: Registry) -> None:
+        self._store = store
+        self._registry = registry
 
-    # ---- topics
-
-    def create_topic(self, description: TopicDescription, now: float, done: Done) -> None:
-        """Create a topic; `done` gets the refusal if one of its name exists or there are too many entities."""
-        self._create_named(Topic, self._topics, description, now, done)
-
-    def update_topic(self, description: TopicDescription, now: float, done: Done) -> None:
-        """Replace the description of the topic with its name."""
-        self._update(self.topics.get(description.name.lower()), description, now, done)
-
-    def delete_topic(self, name: str, now: float, done: Done) -> None:
-        """Delete a topic and its subscriptions."""
-        self._delete_named(self.topics.get(name.lower()), name, done)
-
-    # ---- subscriptions
-
-    def create_subscription(self, description: SubscriptionDescription, now: float, done: Done) -> None:
+    def create(self, description: SubscriptionDescription, now: float, done: Done) -> None:
         """Create a subscription with the rule that its description names, or else one that matches every message."""
-        topic = self._topics.get(description.topic.lower())
+        topic = self._registry.topics.get(description.topic.lower())
         if topic is None or topic.deleting:
             done(unavailable(topic, description.topic))
             return
         path = f"{topic.name}{SUBSCRIPTIONS}{description.name}"
         key = description.name.lower()
         if key in topic.subscriptions or key in topic.arriving:
-            done(self._exists(path))
+            done(self._registry.exists(path))
             return
-        most = self.quotas.subscriptions
+        most = self._registry.quotas.subscriptions
         if len(topic.subscriptions) + len(topic.arriving) >= most:
             text = f"Topic '{topic.name}' has {most} subscriptions, the most that it can have."
             done(Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text))
             return
-        refusal = self._refuses_forwards(description, None)
+        refusal = self._registry.refuses_forwards(description, None)
         if refusal is not None:
             done(refusal)
             return
         rule = replace(description.default_rule or RuleDescription(name=DEFAULT_RULE), created_at=now)
-        refusal = _too_many_filters(self.quotas, topic, rule)
+        refusal = _too_many_filters(self._registry.quotas, topic, rule)
         if refusal is not None:
             done(refusal)
             return
@@ -93,27 +76,27 @@ class TopicOperations(Registry):
 
         topic.arriving[key] = subscription
         topic.accessed_at = now
-        self._create(subscription, path.lower(), partial(topic.add, subscription), now, finish)
+        self._registry.write_new(subscription, path.lower(), partial(topic.add, subscription), now, finish)
 
-    def update_subscription(self, description: SubscriptionDescription, now: float, done: Done) -> None:
-        subscription = self.find_subscription(description.topic, description.name)
+    def update(self, description: SubscriptionDescription, now: float, done: Done) -> None:
+        subscription = self._registry.find_subscription(description.topic, description.name)
 
         def change(stands: SubscriptionDescription, rules: Rules) -> SubscriptionDescription | Refusal:
-            return self._refuses_forwards(description, stands) or replace(
+            return self._registry.refuses_forwards(description, stands) or replace(
                 description, topic=stands.topic, name=stands.name, created_at=stands.created_at, updated_at=now
             )
 
         self._change(subscription, f"{description.topic}{SUBSCRIPTIONS}{description.name}", change, now, done)
 
-    def delete_subscription(self, topic: str, name: str, now: float, done: Done) -> None:
+    def delete(self, topic: str, name: str, now: float, done: Done) -> None:
         """Delete a subscription and its messages."""
-        self._delete_named(self.find_subscription(topic, name), f"{topic}{SUBSCRIPTIONS}{name}", done)
+        self._registry.delete(self._registry.find_subscription(topic, name), f"{topic}{SUBSCRIPTIONS}{name}", done)
 
     # ---- rules
 
     def create_rule(self, topic: str, subscription: str, rule: RuleDescription, now: float, done: Done) -> None:
         path = f"{topic}{SUBSCRIPTIONS}{subscription}"
-        found = self.find_subscription(topic, subscription)
+        found = self._registry.find_subscription(topic, subscription)
 
         def change(stands: SubscriptionDescription, rules: Rules) -> SubscriptionDescription | Refusal:
             if rule.name.lower() in rules:
@@ -123,20 +106,20 @@ class TopicOperations(Registry):
                 text = f"Subscription '{path}' has {RULES_MAX} rules, the most that it can have."
                 return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
             rules[rule.name.lower()] = replace(rule, created_at=now)
-            return _too_many_filters(self.quotas, None if found is None else found.topic, rule) or stands
+            return _too_many_filters(self._registry.quotas, None if found is None else found.topic, rule) or stands
 
         self._change(found, path, change, now, done)
 
     def update_rule(self, topic: str, subscription: str, rule: RuleDescription, now: float, done: Done) -> None:
         path = f"{topic}{SUBSCRIPTIONS}{subscription}"
-        found = self.find_subscription(topic, subscription)
+        found = self._registry.find_subscription(topic, subscription)
 
         def change(stands: SubscriptionDescription, rules: Rules) -> SubscriptionDescription | Refusal:
             old = rules.get(rule.name.lower())
             if old is None:
                 return _no_rule(path, rule.name)
             rules[rule.name.lower()] = replace(rule, name=old.name, created_at=old.created_at)
-            return _too_many_filters(self.quotas, None if found is None else found.topic, rule, old) or stands
+            return _too_many_filters(self._registry.quotas, None if found is None else found.topic, rule, old) or stands
 
         self._change(found, path, change, now, done)
 
@@ -148,7 +131,7 @@ class TopicOperations(Registry):
                 return _no_rule(path, name)
             return stands
 
-        self._change(self.find_subscription(topic, subscription), path, change, now, done)
+        self._change(self._registry.find_subscription(topic, subscription), path, change, now, done)
 
     def _change(
         self,
@@ -188,7 +171,7 @@ class TopicOperations(Registry):
 
         subscription.is_changing = True
         document = subscription_document(subscription.topic_id, described, rules.values())
-        self._describe(subscription, document, apply, now, finish)
+        self._registry.write_description(subscription, document, apply, now, finish)
 
 
 def _no_rule(path: str, name: str) -> Refusal:

@@ -9,7 +9,7 @@ import pytest
 from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.model.rule_description import CorrelationFilter, FalseFilter, RuleDescription, SqlFilter, TrueFilter
 from pairbus.broker.model.topic import Subscription
-from pairbus.broker.operations import topics as module
+from pairbus.broker.operations import subscriptions as module
 from pairbus.broker.operations.quotas import Quotas
 from pairbus.broker.refusal import Refusal
 from tests.broker.namespace_rig import Rig, condition, make, refused
@@ -56,10 +56,10 @@ def test_a_topic_may_have_slashes_in_its_name(rig: Rig) -> None:
 
 def test_queues_and_topics_share_one_set_of_names(rig: Rig) -> None:
     answers: list[Refusal | None] = []
-    rig.namespace.create_queue(QueueDescription(name="News"), 1.0, answers.append)
-    rig.namespace.create_queue(QueueDescription(name="orders"), 1.0, answers.append)
-    rig.namespace.create_topic(TopicDescription(name="Orders"), 1.0, answers.append)
-    rig.namespace.create_topic(TopicDescription(name="news"), 1.0, answers.append)
+    rig.namespace.registry.create(QueueDescription(name="News"), 1.0, answers.append)
+    rig.namespace.registry.create(QueueDescription(name="orders"), 1.0, answers.append)
+    rig.namespace.registry.create(TopicDescription(name="Orders"), 1.0, answers.append)
+    rig.namespace.registry.create(TopicDescription(name="news"), 1.0, answers.append)
     rig.run()
     assert [condition(answer) for answer in answers] == [EXISTS, EXISTS, EXISTS, None]
     assert list(rig.namespace.queues) == ["orders"]
@@ -70,7 +70,7 @@ def test_queues_and_topics_share_one_set_of_names(rig: Rig) -> None:
 
 
 def test_a_topic_is_there_when_its_record_is(rig: Rig) -> None:
-    rig.namespace.create_topic(TopicDescription(name="new"), 7.0, lambda refusal: None)
+    rig.namespace.registry.create(TopicDescription(name="new"), 7.0, lambda refusal: None)
     rig.turn()
     assert rig.namespace.resolve("new") is None
     rig.answer()
@@ -81,8 +81,8 @@ def test_an_update_of_a_topic_applies_and_survives(rig: Rig) -> None:
     stands = rig.namespace.topics["news"].description
     rig.now = 2000.0
     new = replace(stands, name="NEWS", max_message_size_kb=1, created_at=5.0)
-    assert rig.do(rig.namespace.update_topic, new) is None
-    assert condition(rig.do(rig.namespace.update_topic, replace(new, name="other"))) == "amqp:not-found"
+    assert rig.do(rig.namespace.registry.update, new) is None
+    assert condition(rig.do(rig.namespace.registry.update, replace(new, name="other"))) == "amqp:not-found"
     assert condition(rig.send(b"x" * 1024, path="news")) == "amqp:link:message-size-exceeded"
     with rig.reopened() as again:
         expected = replace(stands, max_message_size_kb=1, updated_at=2000.0)
@@ -99,11 +99,11 @@ def test_a_deleted_topic_is_gone_with_its_subscriptions(rig: Rig) -> None:
         entity.active.on_deleted = lambda name=name: told.append(name)  # type: ignore[misc]
     rig.send(b"x", path="news")
     answers: list[Refusal | None] = []
-    rig.namespace.delete_topic("News", 1.0, answers.append)
-    rig.namespace.delete_topic("News", 1.0, answers.append)
-    rig.namespace.delete_subscription("news", "a", 1.0, answers.append)
-    rig.namespace.send(topic, [make(b"y")], 1.0, answers.append)
-    rig.namespace.create_subscription(SubscriptionDescription(topic="news", name="c"), 1.0, answers.append)
+    rig.namespace.registry.delete_topic("News", 1.0, answers.append)
+    rig.namespace.registry.delete_topic("News", 1.0, answers.append)
+    rig.namespace.subscriptions.delete("news", "a", 1.0, answers.append)
+    rig.namespace.enqueue.send(topic, [make(b"y")], 1.0, answers.append)
+    rig.namespace.subscriptions.create(SubscriptionDescription(topic="news", name="c"), 1.0, answers.append)
     rig.run()
     assert [condition(answer) for answer in answers] == ["amqp:not-found"] * 4 + [None]
     assert told == ["topic", "a", "b"]
@@ -121,8 +121,8 @@ def test_a_deleted_topic_is_gone_with_its_subscriptions(rig: Rig) -> None:
 
 def test_a_subscription_that_is_being_created_goes_with_its_topic(rig: Rig) -> None:
     answers: list[Refusal | None] = []
-    rig.namespace.create_subscription(SubscriptionDescription(topic="news", name="late"), 1.0, answers.append)
-    rig.namespace.delete_topic("news", 1.0, answers.append)
+    rig.namespace.subscriptions.create(SubscriptionDescription(topic="news", name="late"), 1.0, answers.append)
+    rig.namespace.registry.delete_topic("news", 1.0, answers.append)
     rig.run()
     assert answers == [None, None]
     assert list(rig.namespace._store.by_id) == []
@@ -145,7 +145,7 @@ def test_a_subscription_gets_the_default_rule_that_its_description_names(rig: Ri
     description = SubscriptionDescription(
         topic="NEWS", name="all", default_rule=RuleDescription(name="reds", filter=RED)
     )
-    assert rig.do(rig.namespace.create_subscription, description) is None
+    assert rig.do(rig.namespace.subscriptions.create, description) is None
     assert rules(rig) == {"reds": RED}
     assert subscription(rig).description.default_rule is None
     assert subscription(rig).description.topic == "news"
@@ -156,11 +156,11 @@ def test_the_name_of_a_subscription_is_taken_once_a_topic(rig: Rig) -> None:
     rig.subscribe("all", topic="other")
     answers: list[Refusal | None] = []
     for name in ("all", "ALL"):
-        rig.namespace.create_subscription(SubscriptionDescription(topic="news", name=name), 1.0, answers.append)
-    rig.namespace.create_subscription(SubscriptionDescription(topic="lost", name="all"), 1.0, answers.append)
+        rig.namespace.subscriptions.create(SubscriptionDescription(topic="news", name=name), 1.0, answers.append)
+    rig.namespace.subscriptions.create(SubscriptionDescription(topic="lost", name="all"), 1.0, answers.append)
     rig.run()
     assert [condition(answer) for answer in answers] == [EXISTS, "amqp:not-found", None]
-    again = rig.do(rig.namespace.create_subscription, SubscriptionDescription(topic="News", name="All"))
+    again = rig.do(rig.namespace.subscriptions.create, SubscriptionDescription(topic="News", name="All"))
     assert condition(again) == EXISTS
 
 
@@ -168,9 +168,9 @@ def test_an_update_of_a_subscription_keeps_its_rules(rig: Rig) -> None:
     entity = rig.subscribe("all", RED)
     rig.now = 2000.0
     new = replace(entity.description, name="ALL", topic="NEWS", lock_duration=5.0, created_at=1.0)
-    assert rig.do(rig.namespace.update_subscription, new) is None
+    assert rig.do(rig.namespace.subscriptions.update, new) is None
     missing = replace(entity.description, name="other")
-    assert condition(rig.do(rig.namespace.update_subscription, missing)) == "amqp:not-found"
+    assert condition(rig.do(rig.namespace.subscriptions.update, missing)) == "amqp:not-found"
     for each in (rig, rig.reopened()):
         entity = subscription(each)
         expected = replace(new, name="all", topic="news", created_at=1000.0, updated_at=2000.0)
@@ -183,8 +183,8 @@ def test_a_deleted_subscription_leaves_the_others(rig: Rig) -> None:
     rig.subscribe("a")
     rig.subscribe("b")
     rig.send(b"x", path="news")
-    assert rig.do(rig.namespace.delete_subscription, "News", "A") is None
-    assert condition(rig.do(rig.namespace.delete_subscription, "news", "a")) == "amqp:not-found"
+    assert rig.do(rig.namespace.subscriptions.delete, "News", "A") is None
+    assert condition(rig.do(rig.namespace.subscriptions.delete, "news", "a")) == "amqp:not-found"
     assert rig.namespace.resolve("news/Subscriptions/a") is None
     assert rig.send(b"y", path="news") is None
     for each in (rig, rig.reopened()):
@@ -195,11 +195,11 @@ def test_a_deleted_subscription_leaves_the_others(rig: Rig) -> None:
 
 
 def test_how_many_subscriptions_a_topic_can_have(rig: Rig) -> None:
-    rig.namespace.quotas = Quotas(subscriptions=2)
+    rig.namespace.registry.quotas = Quotas(subscriptions=2)
     rig.subscribe("a")
     rig.subscribe("b")
     refused(
-        rig.do(rig.namespace.create_subscription, SubscriptionDescription(topic="news", name="c")),
+        rig.do(rig.namespace.subscriptions.create, SubscriptionDescription(topic="news", name="c")),
         "amqp:resource-limit-exceeded",
         "2 subscriptions",
     )
@@ -213,15 +213,19 @@ def test_rules_are_added_changed_and_removed(rig: Rig) -> None:
     namespace = rig.namespace
     path = ("News", "ALL")
     reds = RuleDescription(name="Reds", filter=RED)
-    assert rig.do(namespace.create_rule, *path, reds) is None
-    assert condition(rig.do(namespace.create_rule, *path, replace(reds, name="REDS"))) == EXISTS
-    assert rig.do(namespace.delete_rule, *path, "$default") is None
-    assert condition(rig.do(namespace.delete_rule, *path, "$Default")) == "amqp:not-found"
-    assert condition(rig.do(namespace.update_rule, *path, RuleDescription(name="blues"))) == "amqp:not-found"
-    assert condition(rig.do(namespace.create_rule, "news", "other", reds)) == "amqp:not-found"
+    assert rig.do(namespace.subscriptions.create_rule, *path, reds) is None
+    assert condition(rig.do(namespace.subscriptions.create_rule, *path, replace(reds, name="REDS"))) == EXISTS
+    assert rig.do(namespace.subscriptions.delete_rule, *path, "$default") is None
+    assert condition(rig.do(namespace.subscriptions.delete_rule, *path, "$Default")) == "amqp:not-found"
+    assert (
+        condition(rig.do(namespace.subscriptions.update_rule, *path, RuleDescription(name="blues"))) == "amqp:not-found"
+    )
+    assert condition(rig.do(namespace.subscriptions.create_rule, "news", "other", reds)) == "amqp:not-found"
     assert rules(rig) == {"Reds": RED}
     rig.now = 2000.0
-    assert rig.do(namespace.update_rule, *path, RuleDescription(name="reds", filter=FalseFilter())) is None
+    assert (
+        rig.do(namespace.subscriptions.update_rule, *path, RuleDescription(name="reds", filter=FalseFilter())) is None
+    )
     for each in (rig, rig.reopened()):
         (rule,) = subscription(each).rules.values()
         assert rule == RuleDescription(name="Reds", filter=FalseFilter(), created_at=1000.0)
@@ -231,11 +235,11 @@ def test_changes_of_a_subscription_come_one_after_the_other(rig: Rig) -> None:
     rig.subscribe("all")
     answers: list[Refusal | None] = []
     for n in range(5):
-        rig.namespace.create_rule("news", "all", RuleDescription(name=f"r{n}"), 1.0, answers.append)
-    rig.namespace.delete_rule("news", "all", "r3", 1.0, answers.append)
+        rig.namespace.subscriptions.create_rule("news", "all", RuleDescription(name=f"r{n}"), 1.0, answers.append)
+    rig.namespace.subscriptions.delete_rule("news", "all", "r3", 1.0, answers.append)
     stands = subscription(rig).description
-    rig.namespace.update_subscription(replace(stands, lock_duration=5.0), 1.0, answers.append)
-    rig.namespace.create_rule("news", "all", RuleDescription(name="r3"), 1.0, answers.append)
+    rig.namespace.subscriptions.update(replace(stands, lock_duration=5.0), 1.0, answers.append)
+    rig.namespace.subscriptions.create_rule("news", "all", RuleDescription(name="r3"), 1.0, answers.append)
     for _ in range(4):
         rig.run()
     assert answers == [None] * 8
@@ -249,7 +253,7 @@ def test_a_change_that_the_disk_refused_is_in_none_of_those_behind_it(rig: Rig) 
     answers: list[Refusal | None] = []
     rig.fail_calls("fdatasync", times=1)
     for name in ("first", "second"):
-        rig.namespace.create_rule("news", "all", RuleDescription(name=name), 1.0, answers.append)
+        rig.namespace.subscriptions.create_rule("news", "all", RuleDescription(name=name), 1.0, answers.append)
     rig.wait(0.3, 20)
     assert [answer is None for answer in answers] == [False, True]
     assert list(rules(rig)) == ["$Default", "second"]
@@ -261,8 +265,8 @@ def test_changes_that_wait_when_the_subscription_is_deleted(rig: Rig) -> None:
     rig.subscribe("all")
     answers: list[Refusal | None] = []
     for name in ("first", "second"):
-        rig.namespace.create_rule("news", "all", RuleDescription(name=name), 1.0, answers.append)
-    rig.namespace.delete_subscription("news", "all", 1.0, answers.append)
+        rig.namespace.subscriptions.create_rule("news", "all", RuleDescription(name=name), 1.0, answers.append)
+    rig.namespace.subscriptions.delete("news", "all", 1.0, answers.append)
     rig.run()
     assert [condition(answer) for answer in answers] == [None, "amqp:not-found", None]
     with rig.reopened() as again:
@@ -275,7 +279,7 @@ def test_how_many_rules_and_waiting_changes_there_can_be(rig: Rig, monkeypatch: 
     rig.subscribe("all")
     answers: list[Refusal | None] = []
     for n in range(4):
-        rig.namespace.create_rule("news", "all", RuleDescription(name=f"r{n}"), 1.0, answers.append)
+        rig.namespace.subscriptions.create_rule("news", "all", RuleDescription(name=f"r{n}"), 1.0, answers.append)
     for _ in range(4):
         rig.run()
     assert [condition(answer) for answer in answers] == [
@@ -287,18 +291,18 @@ def test_how_many_rules_and_waiting_changes_there_can_be(rig: Rig, monkeypatch: 
 
 
 def test_how_many_filters_a_topic_can_have(rig: Rig) -> None:
-    rig.namespace.quotas = Quotas(sql_filters=2, correlation_filters=2)
+    rig.namespace.registry.quotas = Quotas(sql_filters=2, correlation_filters=2)
     rig.subscribe("all")
     rig.subscribe("sql", SqlFilter("a = 1"))
-    create, path = rig.namespace.create_rule, ("news", "all")
+    create, path = rig.namespace.subscriptions.create_rule, ("news", "all")
     for kind, noun in ((SqlFilter("b = 2"), "SQL"), (RED, "correlation")):
         answers = [rig.do(create, *path, RuleDescription(name=f"{noun}{n}", filter=kind)) for n in range(3)]
         assert [condition(each) for each in answers][-1] == "amqp:resource-limit-exceeded"
         refused(answers[-1], "amqp:resource-limit-exceeded", f"Topic 'news' has 2 {noun} filters")
     assert list(rules(rig)) == ["$Default", "SQL0", "correlation0", "correlation1"]
     described = SubscriptionDescription(topic="news", name="n", default_rule=RuleDescription(filter=SqlFilter("a = 1")))
-    refused(rig.do(rig.namespace.create_subscription, described), "amqp:resource-limit-exceeded")
-    update = rig.namespace.update_rule
+    refused(rig.do(rig.namespace.subscriptions.create, described), "amqp:resource-limit-exceeded")
+    update = rig.namespace.subscriptions.update_rule
     assert rig.do(update, *path, RuleDescription(name="SQL0", filter=SqlFilter("c = 3"))) is None
     refused(rig.do(update, *path, RuleDescription(filter=RED)), "amqp:resource-limit-exceeded")
     assert rig.do(update, *path, RuleDescription(name="correlation0")) is None
@@ -308,9 +312,9 @@ def test_how_many_filters_a_topic_can_have(rig: Rig) -> None:
 def test_a_change_of_rules_counts_for_what_is_published_afterwards(rig: Rig) -> None:
     rig.subscribe("all")
     rig.send(b"before", path="news")
-    rig.do(rig.namespace.delete_rule, "news", "all", "$Default")
+    rig.do(rig.namespace.subscriptions.delete_rule, "news", "all", "$Default")
     rig.send(b"between", path="news")
-    rig.do(rig.namespace.create_rule, "news", "all", RuleDescription(name="any"))
+    rig.do(rig.namespace.subscriptions.create_rule, "news", "all", RuleDescription(name="any"))
     rig.send(b"after", path="news")
     assert rig.bodies(ALL) == [b"before", b"after"]
 
@@ -318,11 +322,11 @@ def test_a_change_of_rules_counts_for_what_is_published_afterwards(rig: Rig) -> 
 def test_everything_survives_compaction(rig: Rig) -> None:
     rig.subscribe("all")
     rig.subscribe("red", RED)
-    rig.do(rig.namespace.create_rule, "news", "red", RuleDescription(name="more", filter=FalseFilter()))
-    rig.do(rig.namespace.delete_rule, "news", "all", "$Default")
+    rig.do(rig.namespace.subscriptions.create_rule, "news", "red", RuleDescription(name="more", filter=FalseFilter()))
+    rig.do(rig.namespace.subscriptions.delete_rule, "news", "all", "$Default")
     for n in range(60):
         rig.create(f"q{n}")
-        rig.do(rig.namespace.delete_queue, f"q{n}")
+        rig.do(rig.namespace.registry.delete_queue, f"q{n}")
     rig.compact_all()
     rig.compact_all()
     with rig.reopened() as again:
