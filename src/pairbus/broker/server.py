@@ -69,7 +69,7 @@ from pairbus.sas import HTTP_SKEW_S, Claims, verify
 from .background import for_code_without_a_loop
 from .clock import BrokerClock
 from .crashes import Crashes, write_bounded
-from .gauges import Gauges
+from .gauges import show_gauges
 from .net import certificates, websocket
 from .refusal import Refusal
 from .slices import Slices
@@ -653,7 +653,7 @@ class Broker:
             raise BrokerError(f"the data folder can't be made: {file_problem(error)}") from None
         # absolute: a client that is given ca_file may be in another folder
         self.certificates = certificates.ensure(self.data.absolute(), self._host_names(names), self.clock())
-        Gauges(self).show(self.metrics)
+        show_gauges(self, self.metrics)
         try:
             self.namespaces = {plan.name: NamespaceServer(self, plan) for plan in wanted}
             for begin in (NamespaceServer.reserve, NamespaceServer.start):

@@ -405,7 +405,7 @@ async def test_a_basic_namespace_has_none(
     client: WireClient, sdk: Sdk, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = await sdk.queue()
-    monkeypatch.setattr(broker.namespaces["contoso"].namespace, "quotas", TIERS["basic"])
+    monkeypatch.setattr(broker.namespaces["contoso"].namespace.registry, "quotas", TIERS["basic"])
     with pytest.raises(Refused, match="Transactions are not there in the tier Basic"):
         await client.transaction(queue)
 

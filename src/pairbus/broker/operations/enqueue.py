@@ -332,44 +332,33 @@ class EnqueueOperations:
         activations: list[tuple[int, int, float, float]],
         again: bool,
     ) -> None:
-        payload = records.pack_activated(queue.entity.id, activations)
-        # Synced: a number must not be given out twice, and these can be seen from now on.
-        self._store.append(
-            records.ACTIVATED, payload, partial(self._activated, queue, messages, activations, len(payload), again)
-        )
-
-    def _activated(
-        self,
-        queue: MessageQueue,
-        messages: list[Message],
-        activations: list[tuple[int, int, float, float]],
-        nbytes: int,
-        again: bool,
-        error: JournalError | None,
-        segment: int,
-        offset: int,
-    ) -> None:
         entity = queue.entity
-        if entity.deleted:
-            return
-        if error is not None:
-            if again:
+        payload = records.pack_activated(entity.id, activations)
+
+        def written(error: JournalError | None, segment: int, offset: int) -> None:
+            if entity.deleted:
+                return
+            if error is not None and again:
                 self._store.maintenance.retry(partial(self._activate, queue, messages, activations, True))
                 return
-            self._store.restore(queue, messages)
-            return
-        self._journal.release(segment, nbytes)
-        if recopied(messages):
-            self._activate(queue, messages, activations, True)
-            return
-        for message, (_, number, enqueued_at, expires_at) in zip(messages, activations, strict=True):
-            entity.activate(message, number, enqueued_at, expires_at)
-            queue.put(message)
-            if entity.partitions is not None:
-                entity.partitions.confirm(number)
-        if entity.partitions is None:
-            entity.confirmed_sequence = max(entity.confirmed_sequence, number)
-        self._store.wake(queue)
+            if error is not None:
+                self._store.restore(queue, messages)
+                return
+            self._journal.release(segment, len(payload))
+            if recopied(messages):
+                self._activate(queue, messages, activations, True)
+                return
+            for message, (_, number, enqueued_at, expires_at) in zip(messages, activations, strict=True):
+                entity.activate(message, number, enqueued_at, expires_at)
+                queue.put(message)
+                if entity.partitions is not None:
+                    entity.partitions.confirm(number)
+            if entity.partitions is None:
+                entity.confirmed_sequence = max(entity.confirmed_sequence, number)
+            self._store.wake(queue)
+
+        # Synced: a number must not be given out twice, and these can be seen from now on.
+        self._store.append(records.ACTIVATED, payload, written)
 
 
 #: The contents to store, the pings, what becomes of each payload (0: it is to be stored), bytes that count as sent, and

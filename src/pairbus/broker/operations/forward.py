@@ -25,14 +25,14 @@ from pairbus.broker.format.content import Content
 from pairbus.broker.format.forwarded import forwarded, pack_forward, travelled
 from pairbus.broker.model.duplicates import Sighting
 from pairbus.broker.model.entity import QueueEntity
-from pairbus.broker.model.message import RECOPIED, SETTLING, Message
+from pairbus.broker.model.message import Message
 from pairbus.broker.model.outcomes import DUPLICATE, DeadLetter
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.topic import Topic
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.slices import Job, SlicesFull
 from pairbus.broker.storage.publish_record import PublishRecord
-from pairbus.broker.storage.store import Done, Refused, Staged, Store, nobody
+from pairbus.broker.storage.store import Done, Refused, Staged, Store
 from pairbus.journal import JournalError
 
 from .enqueue import EnqueueOperations, lay_out_entries
@@ -66,12 +66,11 @@ ForwardObserver = Callable[[str, str, Sequence[Forwarded]], None]
 class Forwarding:
     """A queue that forwards."""
 
-    __slots__ = ("destination", "is_writing", "not_before", "parked")
+    __slots__ = ("destination", "is_writing", "parked")
 
     def __init__(self, destination: str) -> None:
         self.destination = destination
         self.is_writing = False
-        self.not_before = -inf
         #: Dead letters that can't be forwarded, for their own reasons.
         self.parked: list[Message] = []
 
@@ -215,7 +214,6 @@ class ForwardOperations:
             return
         self._retries.pop(queue, None)
         if forwarding is not None:
-            forwarding.not_before = -inf
             for message in forwarding.parked:
                 queue.offer(message)
             forwarding.parked.clear()
@@ -234,7 +232,7 @@ class ForwardOperations:
         self._note_due(queue)
 
     def _note_due(self, queue: MessageQueue) -> None:
-        if queue in self._forwarding:
+        if queue in self._forwarding and queue not in self._retries:
             self._due[queue] = None
             if self.on_forwards_due is not None:
                 self.on_forwards_due()
@@ -245,8 +243,6 @@ class ForwardOperations:
         return min(self._retries.values(), default=inf)
 
     def shift(self, seconds: float) -> None:
-        for forwarding in self._forwarding.values():
-            forwarding.not_before += seconds
         self._retries = {queue: time + seconds for queue, time in self._retries.items()}
 
     # ---- forwarding
@@ -279,9 +275,11 @@ class ForwardOperations:
         entity = source.entity
         if forwarding is None or forwarding.is_writing or entity.refuses_receives is not None:
             return
-        if entity.deleting or now < forwarding.not_before:
+        if source in self._retries:
+            return
+        if entity.deleting:
             # Should the disk refuse the deletion, it goes on.
-            self._retries[source] = max(forwarding.not_before, now + _RETRY_S)
+            self._wait(source, forwarding, now + _RETRY_S)
             return
         if source.lifetimes.next <= now and not self._settlement.clear_overdue(source, now):
             return
@@ -307,7 +305,7 @@ class ForwardOperations:
         elif load.pending is not None and load.history is not None:
             forwarding.is_writing = True
             load.history.wait(load.pending, lambda _: self._resume(source, forwarding))
-        elif source.available and source not in self._retries:
+        elif source.available:
             self._note_due(source)
 
     def _forward_in_slices(self, source: MessageQueue, forwarding: Forwarding, topic: Topic, now: float) -> None:
@@ -398,7 +396,7 @@ class ForwardOperations:
 
     def _wait(self, source: MessageQueue, forwarding: Forwarding, until: float) -> None:
         if self._forwarding.get(source) is forwarding:
-            forwarding.not_before = self._retries[source] = until
+            self._retries[source] = until
 
     def _load(self, source: MessageQueue, forwarding: Forwarding, target: QueueEntity, now: float) -> _Load:
         """Take from the source what goes with the next record, and out of the way what can't go."""
@@ -525,26 +523,12 @@ class ForwardOperations:
         def written(error: JournalError | None, segment: int, offset: int) -> None:
             if error is None:
                 self._journal.release(segment, len(head))
-                self._removed_by_forward(source, gone)
+                self._settlement.forget_removed(source, gone)
             elif not source.entity.deleted:
                 self._store.restore(source, gone)
             sent(error, segment, offset + len(head))
 
         self._store.append(records.FORWARD, (head, *parts), written)
-
-    def _removed_by_forward(self, source: MessageQueue, messages: list[Message]) -> None:
-        if source.entity.deleted:
-            return
-        recopied = [message for message in messages if message.state == RECOPIED]
-        for message in messages:
-            if message.state != RECOPIED:
-                source.remove(message)
-                self._store.forget(source, message)
-        if recopied:
-            # Compaction has copied them meanwhile: that they are no more must stand behind the copy.
-            for message in recopied:
-                message.state = SETTLING
-            self._settlement.remove(source, recopied, False, nobody, True)
 
     def _forwarded(
         self,

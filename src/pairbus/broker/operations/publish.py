@@ -17,7 +17,7 @@ from typing import Final
 
 from pairbus.broker.format import records
 from pairbus.broker.format.content import Content, message_id_in
-from pairbus.broker.model.message import RECOPIED, SETTLING, Message
+from pairbus.broker.model.message import Message
 from pairbus.broker.model.outcomes import NO_SUBSCRIPTION
 from pairbus.broker.model.partitions import PARTITION_SHIFT
 from pairbus.broker.model.queue import MessageQueue
@@ -27,7 +27,7 @@ from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.slices import Job, SlicesFull, finish
 from pairbus.broker.storage.publish_record import COPIES_AT_ONCE, WEIGHT_AT_ONCE, PublishRecord, StoredPublication
-from pairbus.broker.storage.store import Done, Staged, Store, nobody
+from pairbus.broker.storage.store import Done, Staged, Store
 from pairbus.journal import JournalError
 
 from .settlement import SettlementOperations
@@ -261,46 +261,22 @@ class PublishOperations:
                 for index in record.unmatched
             ]
         del due[: len(messages)]
-        written = partial(self._due_published, topic, messages, record, unmatched)
+
+        def written(error: JournalError | None, segment: int, offset: int) -> None:
+            if topic.deleted:
+                return
+            if error is not None:
+                self._store.restore(topic.active, messages)
+                return
+            self._journal.release(segment, records.BATCH_HEAD_BYTES)
+            for each in record.publications:
+                if not each.copies:
+                    self._journal.release(segment, each.nbytes)
+            observer = self._store.observer
+            for number, mid in unmatched:
+                assert observer is not None
+                observer("expire", topic.path, number, mid, NO_SUBSCRIPTION)
+            forget = partial(self._settlement.forget_removed, topic.active, messages)
+            self.enter_copies(topic, record, 0, segment, offset, forget)
+
         self._store.append(records.PUBLISH, tuple(record.all_parts()), written)
-
-    def _due_published(
-        self,
-        topic: Topic,
-        messages: list[Message],
-        record: PublishRecord,
-        unmatched: list[tuple[int, str | None]],
-        error: JournalError | None,
-        segment: int,
-        offset: int,
-    ) -> None:
-        if topic.deleted:
-            return
-        queue = topic.active
-        if error is not None:
-            self._store.restore(queue, messages)
-            return
-        self._journal.release(segment, records.BATCH_HEAD_BYTES)
-        for each in record.publications:
-            if not each.copies:
-                self._journal.release(segment, each.nbytes)
-        observer = self._store.observer
-        for number, mid in unmatched:
-            assert observer is not None
-            observer("expire", topic.path, number, mid, NO_SUBSCRIPTION)
-        self.enter_copies(topic, record, 0, segment, offset, partial(self._end_schedules, queue, messages))
-
-    def _end_schedules(self, queue: MessageQueue, messages: list[Message]) -> None:
-        """Remove scheduled messages that have been published."""
-        if queue.entity.deleted:
-            return
-        recopied = [message for message in messages if message.state == RECOPIED]
-        for message in messages:
-            if message.state != RECOPIED:
-                queue.remove(message)
-                self._store.forget(queue, message)
-        if recopied:
-            # Compaction has copied them meanwhile: that they are no more must stand behind the copy.
-            for message in recopied:
-                message.state = SETTLING
-            self._settlement.remove(queue, recopied, False, nobody, True)

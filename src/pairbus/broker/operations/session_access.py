@@ -135,36 +135,25 @@ class SessionAccess:
         self, queue: MessageQueue, sessions: Sessions, session: Session, payload: bytes, done: Done, again: bool
     ) -> None:
         session.writing = payload
-        written = partial(self._state_written, queue, sessions, session, payload, done, again)
-        self._store.append(records.SESSION, payload, written)
 
-    def _state_written(
-        self,
-        queue: MessageQueue,
-        sessions: Sessions,
-        session: Session,
-        payload: bytes,
-        done: Done,
-        again: bool,
-        error: JournalError | None,
-        segment: int,
-        offset: int,
-    ) -> None:
-        if queue.entity.deleted:
-            self._next_state(sessions, session)
-            done(None)
-            return
-        if error is None:
-            self._apply_state(session, payload, segment, offset)
-            if session.recopied:
-                session.recopied = False
-                self._write_state(queue, sessions, session, payload, done, True)
+        def written(error: JournalError | None, segment: int, offset: int) -> None:
+            if queue.entity.deleted:
+                self._next_state(sessions, session)
+                done(None)
                 return
-        elif again:
-            self._store.maintenance.retry(partial(self._repeat_state, queue, sessions, session, payload))
-        session.recopied = False
-        self._next_state(sessions, session)
-        done(None if error is None or again else refusal_of(error))
+            if error is None:
+                self._apply_state(session, payload, segment, offset)
+                if session.recopied:
+                    session.recopied = False
+                    self._write_state(queue, sessions, session, payload, done, True)
+                    return
+            elif again:
+                self._store.maintenance.retry(partial(self._repeat_state, queue, sessions, session, payload))
+            session.recopied = False
+            self._next_state(sessions, session)
+            done(None if error is None or again else refusal_of(error))
+
+        self._store.append(records.SESSION, payload, written)
 
     def _apply_state(self, session: Session, payload: bytes, segment: int, offset: int) -> None:
         release = self._store.journal.release

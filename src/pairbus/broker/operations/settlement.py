@@ -22,7 +22,7 @@ from pairbus.amqp import errors as conditions
 from pairbus.amqp.errors import AmqpError
 from pairbus.broker.format import records
 from pairbus.broker.format.content import pack_changes
-from pairbus.broker.model.message import DEFERRED, EXHAUSTED, HOMES, SCHEDULED, Message, Stored, place_of
+from pairbus.broker.model.message import DEFERRED, EXHAUSTED, HOMES, RECOPIED, SCHEDULED, Message, Stored, place_of
 from pairbus.broker.model.outcomes import EXPIRED, Abandon, Complete, DeadLetter, Defer, Outcome, Release, exhausted
 from pairbus.broker.model.queue import AT_ONCE_MAX, MessageQueue
 from pairbus.broker.model.sessions import SessionLock
@@ -188,39 +188,41 @@ class SettlementOperations:
     ) -> None:
         """Write that messages which are being settled are removed."""
         payload = records.pack_remove(queue.entity.id, [message.sequence_number for message in messages])
-        written = partial(self._removed, queue, messages, len(payload), lazy, finish, again)
+
+        def written(error: JournalError | None, segment: int, offset: int) -> None:
+            if queue.entity.deleted:
+                finish(None)
+                return
+            if error is not None:
+                repeat = partial(self.remove, queue, messages, lazy, nobody, True) if again else None
+                self._not_written(queue, messages, error, repeat, finish)
+                return
+            self._journal.release(segment, len(payload))
+            if recopied(messages):
+                self.remove(queue, messages, lazy, finish, True)
+                return
+            for message in messages:
+                queue.remove(message)
+                self._store.forget(queue, message)
+            finish(None)
+
         try:
             self._journal.append(records.REMOVE, payload, written, lazy=lazy)
         except JournalError as error:
             written(error, -1, -1)
 
-    def _removed(
-        self,
-        queue: MessageQueue,
-        messages: list[Message],
-        nbytes: int,
-        lazy: bool,
-        finish: Done,
-        again: bool,
-        error: JournalError | None,
-        segment: int,
-        offset: int,
-    ) -> None:
+    def forget_removed(self, queue: MessageQueue, messages: list[Message]) -> None:
+        """Forget messages that the record removes with which they were published or forwarded."""
         if queue.entity.deleted:
-            finish(None)
             return
-        if error is not None:
-            repeat = partial(self.remove, queue, messages, lazy, nobody, True) if again else None
-            self._not_written(queue, messages, error, repeat, finish)
-            return
-        self._journal.release(segment, nbytes)
-        if recopied(messages):
-            self.remove(queue, messages, lazy, finish, True)
-            return
+        copied = [message for message in messages if message.state == RECOPIED]
         for message in messages:
-            queue.remove(message)
-            self._store.forget(queue, message)
-        finish(None)
+            if message.state != RECOPIED:
+                queue.remove(message)
+                self._store.forget(queue, message)
+        if recopied(copied):
+            # Compaction has copied them meanwhile: that they are no more must stand behind the copy.
+            self.remove(queue, copied, False, nobody, True)
 
     def _not_written(
         self,
@@ -246,33 +248,30 @@ class SettlementOperations:
         )
         # The place of a lazy record is not for certain before it is synced; what shall be read back from it waits.
         lazy = not any(change is not None and len(change) > CHANGES_RESIDENT_BYTES_MAX for _, _, _, change in changes)
-        written = partial(self._updated, queue, changes, places, len(payload), finish, again)
+
+        def written(error: JournalError | None, segment: int, offset: int) -> None:
+            if queue.entity.deleted:
+                finish(None)
+                return
+            messages = [message for message, _, _, _ in changes]
+            if error is not None:
+                repeat = partial(self._update_messages, queue, changes, nobody, True) if again else None
+                self._not_written(queue, messages, error, repeat, finish)
+                return
+            self._journal.release(segment, len(payload))
+            if recopied(messages):
+                self._update_messages(queue, changes, finish, True)
+                return
+            self._apply(queue, changes, places, segment, offset)
+            finish(None)
+            self._store.wake(queue)
+            if queue.dead_letter is not None:
+                queue.dead_letter.wake()
+
         self._store.append(records.UPDATE, payload, written, lazy)
 
-    def _updated(
-        self,
-        queue: MessageQueue,
-        changes: list[Change],
-        places: list[int],
-        nbytes: int,
-        finish: Done,
-        again: bool,
-        error: JournalError | None,
-        segment: int,
-        offset: int,
-    ) -> None:
-        if queue.entity.deleted:
-            finish(None)
-            return
-        messages = [message for message, _, _, _ in changes]
-        if error is not None:
-            repeat = partial(self._update_messages, queue, changes, nobody, True) if again else None
-            self._not_written(queue, messages, error, repeat, finish)
-            return
-        self._journal.release(segment, nbytes)
-        if recopied(messages):
-            self._update_messages(queue, changes, finish, True)
-            return
+    def _apply(self, queue: MessageQueue, changes: list[Change], places: list[int], segment: int, offset: int) -> None:
+        """Give messages the counts, places and changes of an UPDATE record that is written."""
         for (message, count, place, change), at in zip(changes, places, strict=True):
             message.delivery_count = count
             if change is not None:
@@ -285,10 +284,6 @@ class SettlementOperations:
             else:
                 message.home = HOMES[place]
                 queue.offer(message)
-        finish(None)
-        self._store.wake(queue)
-        if queue.dead_letter is not None:
-            queue.dead_letter.wake()
 
     def _dead_letter(self, queue: MessageQueue, dead_letter: MessageQueue, message: Message) -> None:
         """Move a message to the dead-letter queue. Its body stays on disk only, as dead letters are seldom read."""

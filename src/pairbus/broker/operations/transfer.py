@@ -7,7 +7,6 @@ transfer dead-letter queue of the via; if that queue doesn't exist yet, the same
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from math import inf
 
 from pairbus.broker.format import records
@@ -124,7 +123,22 @@ class TransferOperations:
         self._describe_transfer(transfer)
         transfer.pending_bytes += size
         beside = len(parts[0]) + len(contents) * len(changes)
-        written = partial(self._transfer_written, transfer, messages, size, beside, done)
+
+        def written(error: JournalError | None, segment: int, offset: int) -> None:
+            transfer.pending_bytes -= size
+            if error is not None:
+                done(refusal_of(error))
+                return
+            self._store.journal.release(segment, beside)
+            for message in messages:
+                message.segment = segment
+                message.offset += offset
+                transfer.dead_letter.insert(message)
+                transfer.dead_letter.offer(message)
+            transfer.confirmed_sequence = messages[-1].sequence_number
+            done(None)
+            transfer.dead_letter.wake()
+
         self._store.append(records.ENQUEUE, tuple(parts), written)
 
     def _describe_transfer(self, transfer: TransferQueue) -> None:
@@ -139,32 +153,6 @@ class TransferOperations:
                 transfer.segment, transfer.offset, transfer.record_bytes = segment, offset, len(payload)
 
         self._store.append(transfer.KIND, payload, written)
-
-    def _transfer_written(
-        self,
-        transfer: TransferQueue,
-        messages: list[Message],
-        size: int,
-        beside: int,
-        done: Done,
-        error: JournalError | None,
-        segment: int,
-        offset: int,
-    ) -> None:
-        transfer.pending_bytes -= size
-        if error is not None:
-            done(refusal_of(error))
-            return
-        self._store.journal.release(segment, beside)
-        queue = transfer.dead_letter
-        for message in messages:
-            message.segment = segment
-            message.offset += offset
-            queue.insert(message)
-            queue.offer(message)
-        transfer.confirmed_sequence = message.sequence_number
-        done(None)
-        queue.wake()
 
 
 def is_disabled(target: MessageQueue | Topic) -> bool:
