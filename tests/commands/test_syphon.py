@@ -403,7 +403,7 @@ class TestSyphon:
         def no_spark(*_: Any) -> Any:
             raise click.ClickException("no Spark")
 
-        monkeypatch.setattr(syphon, "_spark_engine", no_spark)
+        monkeypatch.setattr(syphon, "_maker_of", no_spark)
         why = {"--drain": "--checkpoint is for --engine spark", "--orphans": "without --drain nobody knows how many"}
         for option, words in why.items():
             more = ("--checkpoint", "x") if option == "--drain" else ()

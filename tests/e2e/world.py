@@ -43,6 +43,7 @@ from pairbus.broker import Broker, NamespaceServer
 from pairbus.broker.control.control_socket import request
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine
+from pairbus.syphon.settings import SyphonSettings
 from pairbus.testing import fault
 from pairbus.wire import WireClient
 
@@ -494,7 +495,7 @@ class World:
         primary, secondary = (
             Endpoint.from_connection_string(each.connection_string) for each in (self.primary, self.secondary)
         )
-        outcome = await SyphonEngine(primary, secondary, waiting, drain=True, **options).run()
+        outcome = await SyphonEngine(SyphonSettings(primary, secondary, waiting, drain=True, **options)).run()
         assert outcome.unavailable == []
 
     @property

@@ -60,6 +60,7 @@ from pairbus.syphon.core.transfer import Command, Complete, PendingTransfer, Sen
 from pairbus.syphon.core.transfer_state import TransferState
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine
+from pairbus.syphon.settings import SyphonSettings
 from pairbus.wire import ReceivedMessage, Sender, WireClient, WireError
 from pairbus.wire.errors import Busy, NotFound, QuotaExceeded, Refused, TimedOut, TooLarge, Unauthorized
 
@@ -607,9 +608,8 @@ class PairRun:
         process.on_death.append(lambda: self.network.lose(process, silently=False))
         credential = SharedKey(ROOT_RULE, KEY)
         primary, secondary = (Endpoint(host, PORT, False, credential, name=host) for host in (PRIMARY, SECONDARY))
-        engine = WatchedSyphon(
-            primary, secondary, [(path, index) for index, path in enumerate(BACKLOG)], wall=self.clock
-        )
+        queues = [(path, index) for index, path in enumerate(BACKLOG)]
+        engine = WatchedSyphon(SyphonSettings(primary, secondary, queues), wall=self.clock)
         engine.transfer_state = WatchedTransfers(process.name, self.history)
         self._syphon_engine = engine
         process.run(engine._begin)  # and not `run`: what is killed must have nothing left to do

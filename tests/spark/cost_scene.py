@@ -22,6 +22,7 @@ from pairbus.pairing.backlog.backlog_queues import path
 from pairbus.pairing.routing.states import EntityState
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine
+from pairbus.syphon.settings import SyphonSettings
 from pairbus.testing import fault
 from tests.waiting import until
 
@@ -98,10 +99,8 @@ async def _drain(primary: NamespaceServer, secondary: NamespaceServer, ledger: P
     home, away = (
         Endpoint.from_connection_string(each.connection_string, name=each.name) for each in (primary, secondary)
     )
-    engine = SyphonEngine(
-        home, away, [(path("contoso", index), index) for index in range(QUEUES)], drain=True, ledger=writer
-    )
-    await engine.run()
+    queues = [(path("contoso", index), index) for index in range(QUEUES)]
+    await SyphonEngine(SyphonSettings(home, away, queues, drain=True, ledger=writer)).run()
     writer.close()
 
 

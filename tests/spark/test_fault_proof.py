@@ -20,6 +20,7 @@ from pairbus import ServiceBusClient
 from pairbus.broker import Broker, serve_sync
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine
+from pairbus.syphon.settings import SyphonSettings
 from tests.broker.broker_process import BrokerProcess
 from tests.e2e.world import GRACE_S
 
@@ -158,7 +159,7 @@ def test_p39_two_syphons_at_once_one_of_each_engine(spark: Any, scene: Scene) ->
     moved: list[int] = []
 
     async def other() -> None:
-        engine = SyphonEngine(*ends, queues, max_rate=60.0)
+        engine = SyphonEngine(SyphonSettings(*ends, queues, max_rate=60.0))
         task = asyncio.create_task(engine.run())
         while scene.waiting():
             await asyncio.sleep(0.05)

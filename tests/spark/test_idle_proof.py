@@ -22,9 +22,10 @@ from pairbus.pairing.backlog.backlog_queues import path
 from pairbus.spark.connector import lock_reader, long_poll
 from pairbus.spark.connector.lock_reader import LockStream
 from pairbus.spark.connector.long_poll import LongPoll
-from pairbus.spark.connector.options import Address, parse
-from pairbus.spark.syphon.query import SparkSyphon, SyphonConfig
+from pairbus.spark.connector.options import parse
+from pairbus.spark.syphon.query import SparkSyphon
 from pairbus.syphon.endpoint import Endpoint
+from pairbus.syphon.settings import SyphonSettings
 from tests.syphon.virtual_loop import VirtualLoop
 
 QUEUES = [path("east", index) for index in range(10)]
@@ -70,11 +71,10 @@ async def idle(loop: VirtualLoop, data: Path, hours: float, monkeypatch: pytest.
         broker.loop_turns.stop()  # its beats would be all that happens in the time that is jumped over
         text = broker.namespaces["west"].connection_string
         ledger = LedgerWriter(data / "syphon", "syphon", clock=wall)
-        address = Address(text)
         queues = [(each, index) for index, each in enumerate(QUEUES)]
-        config = SyphonConfig(primary=address, secondary=address, queues=queues, secondary_label="west", ledger=ledger)
-        syphon = SparkSyphon(config)
-        endpoint = Endpoint.from_connection_string(text)._replace(cause="syphon")
+        west = Endpoint.from_connection_string(text, name="west")
+        syphon = SparkSyphon(SyphonSettings(west, west, queues, ledger=ledger))
+        endpoint = west._replace(cause="syphon")
         monkeypatch.setattr(lock_reader.connections, "endpoint", lambda _: OfThisTime(endpoint, wall))
         # As the query gives them, and as Spark hands them to the source.
         stream = LockStream(parse({**syphon.source_options()}, {}), lambda: QUEUES)

@@ -18,6 +18,7 @@ from pairbus.syphon.core.queue_discovery import QueueDiscovery
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine
 from pairbus.syphon.listing import OPTIONS, Lister, list_backlog
+from pairbus.syphon.settings import SyphonSettings
 from pairbus.testing import fault
 from pairbus.wire import WireClient
 from tests.message_view import View
@@ -93,7 +94,7 @@ class Pair:
         await sender.close()
 
     def engine(self, queues: Sequence[tuple[str, int | None]], **options: Any) -> SyphonEngine:
-        return SyphonEngine(self.primary, self.secondary, queues, wall=self.clock, **options)
+        return SyphonEngine(SyphonSettings(self.primary, self.secondary, queues, **options), wall=self.clock)
 
     def lister(self, queues: Sequence[tuple[str, int | None]]) -> Lister:
         def admin() -> Any:

@@ -5,16 +5,16 @@ import threading
 
 import pytest
 
-from pairbus.syphon.daemon_thread import on_a_thread
+from pairbus.syphon.daemon_thread import in_daemon_thread
 
 
 async def test_what_comes_back() -> None:
-    assert await on_a_thread(lambda: 7) == 7
+    assert await in_daemon_thread(lambda: 7) == 7
 
 
 async def test_what_is_raised() -> None:
     with pytest.raises(OSError, match="no luck"):
-        await on_a_thread(lambda: (_ for _ in ()).throw(OSError("no luck")))
+        await in_daemon_thread(lambda: (_ for _ in ()).throw(OSError("no luck")))
 
 
 async def test_nobody_waits_for_an_answer_that_is_not_wanted_any_more() -> None:
@@ -25,7 +25,7 @@ async def test_nobody_waits_for_an_answer_that_is_not_wanted_any_more() -> None:
         go_on.wait(10)
         raise OSError("too late")
 
-    task = asyncio.create_task(on_a_thread(hang))
+    task = asyncio.create_task(in_daemon_thread(hang))
     await asyncio.to_thread(begun.wait, 5)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -44,7 +44,7 @@ def test_a_loop_that_is_closed_hears_nothing() -> None:
         ended.set()
 
     async def begin() -> None:
-        task = asyncio.create_task(on_a_thread(late))
+        task = asyncio.create_task(in_daemon_thread(late))
         await asyncio.sleep(0)
         task.cancel()
 

@@ -27,6 +27,7 @@ from pairbus.syphon import engine as engine_module
 from pairbus.syphon.core import destinations, draining, queue_discovery
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine, SyphonFailed
+from pairbus.syphon.settings import SyphonSettings
 from pairbus.wire.errors import Unauthorized, Unreachable
 from tests.message_view import View
 from tests.waiting import soon
@@ -412,16 +413,17 @@ class TestOutages:
             pair.west.connection_string.replace("SharedAccessKey=", "SharedAccessKey=x"), name="west"
         )
         told: list[tuple[str, Any]] = []
-        engine = SyphonEngine(
-            pair.primary, wrong, queues, wall=pair.clock, on_access=lambda which, error: told.append((which, error))
+        settings = SyphonSettings(
+            pair.primary, wrong, queues, on_access=lambda which, error: told.append((which, error))
         )
+        engine = SyphonEngine(settings, wall=pair.clock)
         task = asyncio.create_task(engine.run())
         await soon(lambda: told)
         assert told[0][0] == "secondary" and isinstance(told[0][1], Unauthorized)
         engine.stop()
         await task
         with pytest.raises(SyphonFailed, match=r"the secondary west refuses access: .* needs the Listen right"):
-            await SyphonEngine(pair.primary, wrong, queues, wall=pair.clock, drain=True).run()
+            await SyphonEngine(SyphonSettings(pair.primary, wrong, queues, drain=True), wall=pair.clock).run()
 
     async def test_a_backlog_queue_that_does_not_exist(self, pair: Pair) -> None:
         orders, queues = await pair.prepare("orders")

@@ -3,7 +3,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from pairbus.syphon import hosting
 from pairbus.syphon.core import pair_lifecycle, queue_discovery
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine
-from pairbus.syphon.hosting import HostedSyphon, check_engine, fault_client, hosted
+from pairbus.syphon.hosting import HostedSyphon, check_engine, fault_client, maker_of
+from pairbus.syphon.settings import SyphonSettings
 from pairbus.wire.sync import LoopThread
 from tests.waiting import soon
 
@@ -37,18 +39,24 @@ def told() -> Told:
 
 
 async def host(pair: Pair, told: Told, indexes: Sequence[int], **options: Any) -> HostedSyphon:
-    made: HostedSyphon = options.pop("make", HostedSyphon)(
-        options.pop("primary", pair.primary),
+    settings = SyphonSettings(
+        pair.primary,
         options.pop("secondary", pair.secondary),
+        [(path(pair.name, index), index) for index in indexes],
+    )
+    made = HostedSyphon(
+        settings,
+        options.pop("make_engine", partial(SyphonEngine, wall=pair.clock)),
         primary_name=pair.name,
-        indexes=indexes,
         announce=told.events.append,
         fault=lambda which, error: told.faults.append((which, error)),
-        wall=pair.clock,
         **options,
     )
     await made.start()
     return made
+
+
+NOWHERE = Endpoint("127.0.0.1", 1, credential=object())  # type: ignore[arg-type]
 
 
 def wrong_key(text: str, name: str) -> Endpoint:
@@ -225,30 +233,21 @@ async def test_p44_between_restarts_there_is_nothing_to_wait_for(
         await syphon.stop()
 
 
-@pytest.mark.parametrize("kind", ["in-process", "spark"])
 async def test_p44_an_engine_that_cannot_be_stopped_is_not_waited_for(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, kind: str
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a batch that nothing interrupts. Half of a second is left for the rest of the client."""
-    spark_hosting = pytest.importorskip("pairbus.spark.syphon.hosting") if kind == "spark" else None
-    made = HostedSyphon if spark_hosting is None else spark_hosting.HostedSyphon
 
     class Stuck:
-        def __init__(self, *_: Any, on_running: Callable[[], None] = lambda: None, **__: Any) -> None:
+        def __init__(self, _: SyphonSettings) -> None:
             self.is_stopped = False
-            self._on_running = on_running
 
         def stop(self) -> None:
             self.is_stopped = True
 
-        async def run(self) -> None:
-            self._on_running()
+        async def run(self) -> Any:
             await asyncio.get_running_loop().create_future()
 
-    if spark_hosting is None:
-        monkeypatch.setattr(made, "make_engine", Stuck)
-    else:
-        monkeypatch.setattr(spark_hosting, "SparkEngine", Stuck)
     waits = list[float]()
     wait = asyncio.wait
 
@@ -256,7 +255,7 @@ async def test_p44_an_engine_that_cannot_be_stopped_is_not_waited_for(
         waits.append(timeout)
         return await wait(tasks, timeout=0.01)
 
-    syphon = await host(pair, Told(), (0,), make=made)
+    syphon = await host(pair, Told(), (0,), make_engine=Stuck)
     await soon(lambda: syphon._engine is not None)
     engine = syphon._engine
     monkeypatch.setattr(hosting.asyncio, "wait", noted)
@@ -314,22 +313,61 @@ class TestEngines:
         with pytest.raises(PairingError, match=r"pairbus\[spark\].*syphon_engine=\"in-process\""):
             check_engine("spark")
         with pytest.raises(PairingError):
-            hosted("spark")
-        check_engine("in-process")
+            maker_of("spark")
+        assert maker_of("in-process") is SyphonEngine
 
-    def test_p38_with_the_extra_its_host_is_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        spark = types.SimpleNamespace(HostedSyphon=FakeSpark)
+    def test_p38_with_the_extra_spark_s_is_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        spark = types.SimpleNamespace(of=lambda settings: settings)
         monkeypatch.setitem(sys.modules, "pairbus.fake_spark", spark)  # type: ignore[arg-type]
         monkeypatch.setattr(hosting, "SPARK", "pairbus.fake_spark")
-        monkeypatch.setattr(hosting, "_is_installed", lambda name: True)
-        made = hosted("spark", 1, two=2)
-        assert isinstance(made, FakeSpark)
-        assert (made.arguments, made.options) == ((1,), {"two": 2})
+        monkeypatch.setattr(hosting, "_is_found", lambda name: True)
+        assert maker_of("spark") is spark.of
 
 
-class FakeSpark:
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        self.arguments, self.options = arguments, options
+class Engine:
+    """In place of Spark's: begins to run when the test says so."""
+
+    def __init__(self, settings: SyphonSettings, error: Exception | None = None) -> None:
+        self.settings, self.error = settings, error
+        self.over = asyncio.Event()
+
+    def stop(self) -> None:
+        self.over.set()
+
+    async def run(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        await self.over.wait()
+
+
+class TestSpark:
+    def host(self, **options: Any) -> HostedSyphon:
+        return HostedSyphon(
+            SyphonSettings(NOWHERE, NOWHERE, [("q", 0)], checkpoint="s3a://x"),
+            primary_name="contoso",
+            announce=lambda _: None,
+            fault=lambda *_: None,
+            waits=True,
+            **options,
+        )
+
+    async def test_it_has_started_when_its_query_runs_and_ends_in_five_seconds(self) -> None:
+        made: list[Engine] = []
+        hosted = self.host(make_engine=lambda settings: made.append(Engine(settings)) or made[0])
+        starting = asyncio.create_task(hosted.start())
+        await soon(lambda: made)
+        assert not starting.done(), "the query does not run yet"
+        settings = made[0].settings
+        assert settings.checkpoint == "s3a://x" and settings.stop_s < hosted.stop_s < 5.0
+        assert settings.on_running is not None
+        settings.on_running()
+        await starting
+        await hosted.stop()
+
+    async def test_p3_a_query_that_cannot_start_is_raised_by_pairing(self) -> None:
+        error = ValueError("this process has a Spark session already")
+        with pytest.raises(PairingError, match="can't be started: this process has a Spark session already"):
+            await self.host(make_engine=lambda settings: Engine(settings, error)).start()
 
 
 class TestFaulting:

@@ -17,6 +17,7 @@ from pairbus.ledger import LedgerWriter
 from pairbus.pairing.backlog.backlog_queues import path
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine
+from pairbus.syphon.settings import SyphonSettings
 from tests.waiting import soon
 
 from .virtual_loop import VirtualLoop
@@ -39,8 +40,8 @@ async def idle(loop: VirtualLoop, data: Path, hours: float, *, messages: int = 0
         return time.time() + loop.ahead
 
     config = data / "config.toml"
-    queues = "".join(f'[[namespaces.west.queues]]\nname = "{path("east", index)}"\n' for index in range(10))
-    config.write_text(CONFIG + queues)
+    toml = "".join(f'[[namespaces.west.queues]]\nname = "{path("east", index)}"\n' for index in range(10))
+    config.write_text(CONFIG + toml)
     async with serve("east", "west", data=data / "brokers", config=config, clock=wall, durability="none") as broker:
         broker.loop_turns.stop()  # its beats would be all that happens in the time that is jumped over
         east, west = (
@@ -48,9 +49,8 @@ async def idle(loop: VirtualLoop, data: Path, hours: float, *, messages: int = 0
             for name in ("east", "west")
         )
         ledger = LedgerWriter(data / "ledger", "syphon", clock=wall)
-        engine = SyphonEngine(
-            east, west, [(path("east", index), index) for index in range(10)], ledger=ledger, wall=wall
-        )
+        queues = [(path("east", index), index) for index in range(10)]
+        engine = SyphonEngine(SyphonSettings(east, west, queues, ledger=ledger), wall=wall)
         task = asyncio.create_task(engine.run())
         await soon(lambda: all(source._receiving is not None for source in engine.sources))
         loop.is_virtual = True

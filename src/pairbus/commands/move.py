@@ -293,13 +293,13 @@ def _run(
 
     async def run() -> int:
         from pairbus.ledger import LedgerWriter
-        from pairbus.spark.syphon.engine import OnAThread
+        from pairbus.spark.syphon.engine import ThreadedEngine
 
         writer = None if ledger is None else LedgerWriter(ledger, "move")
         try:
             more = {} if writer is None else {"ledger": writer}
             inner = make(on_start=None if as_json else status_line.starting, **more)
-            outcome, interrupted = await watch_engine(OnAThread(inner), None, as_json)
+            outcome, interrupted = await watch_engine(ThreadedEngine(inner), None, as_json)
         finally:
             if writer is not None:
                 writer.close()

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -159,19 +159,20 @@ def syphon(
         "max_rate": max_rate,
         "dead_letters": dead_letters,
         "count_backlog_time": count_backlog_time,
+        "master": master,
+        "conf": conf,
+        "checkpoint": checkpoint,
+        "min_partitions": min_partitions,
+        "on_start": None if as_json else status_line.starting,
     }
 
     def engine_for(depth: int | None) -> Callable[..., Any]:
-        if resolve(engine, only_spark, lambda: depth) == "in-process":
-            return partial(_in_process_engine(), **settings)
-        return partial(_spark_engine(master, conf, checkpoint, min_partitions, as_json), **settings)
+        return _maker_of(resolve(engine, only_spark, lambda: depth))
 
-    source = _Backlog(secondary, ca_file, _name(primary, primary_name), count, orphans)
     if engine != "auto":  # what is missing for it is said before anything is asked
-        make_engine = engine_for(None)
-        run_and_exit(lambda: _move_home(source, primary, lambda _: make_engine, ledger, drain, dead_letters, as_json))
-    else:
-        run_and_exit(lambda: _move_home(source, primary, engine_for, ledger, drain, dead_letters, as_json))
+        engine_for(None)
+    source = _Backlog(secondary, ca_file, _name(primary, primary_name), count, orphans)
+    run_and_exit(lambda: _move_home(source, primary, engine_for, ledger, settings, as_json))
 
 
 async def _move_home(
@@ -179,60 +180,41 @@ async def _move_home(
     primary: NamespaceArgument,
     engine_for: Callable[[int | None], Callable[..., Any]],
     ledger: Path | None,
-    drain: bool,
-    dead_letters: bool,
+    settings: dict[str, Any],
     as_json: bool,
 ) -> int:
     """Run the engine on the queues of the backlog, and return the exit code."""
     from pairbus.ledger import LedgerWriter
+    from pairbus.syphon.settings import SyphonSettings
 
-    secondary, ca_file, name = backlog.secondary, backlog.ca_file, backlog.name
+    secondary, ca_file, name, drain = backlog.secondary, backlog.ca_file, backlog.name, settings["drain"]
     queues = await backlog.queues(partial(click.echo, err=True))
     if not queues and drain:
         click.echo(f"{secondary.host} has no backlog queue of {name}: nothing to drain", err=True)
         return 0
-    counts = [each.dead_letters if dead_letters else each.messages for each in queues]
+    counts = [each.dead_letters if settings["dead_letters"] else each.messages for each in queues]
     depth = None if None in counts else sum(count or 0 for count in counts)
     make_engine = engine_for(depth)
-    writer = None if ledger is None else LedgerWriter(ledger, "syphon")
-    try:
-        made = make_engine(
+    with nullcontext() if ledger is None else closing(LedgerWriter(ledger, "syphon")) as writer:
+        given = SyphonSettings(
             primary.endpoint(name, ca_file),
             secondary.endpoint(label_of(secondary), ca_file),
             [(each.path, each.number) for each in queues],
             ledger=writer,
             lister=None if drain else backlog.lister(queues),
+            **settings,
         )
-        return await _run_engine(made, depth, drain, as_json)
-    finally:
-        if writer is not None:
-            writer.close()
+        return await _run_engine(make_engine(given), depth, drain, as_json)
 
 
-def _in_process_engine() -> Callable[..., Any]:
-    from pairbus.syphon.engine import SyphonEngine
+def _maker_of(engine: str) -> Callable[..., Any]:
+    from pairbus.syphon.hosting import is_installed, maker_of
 
-    return SyphonEngine
-
-
-def _spark_engine(
-    master: str | None, conf: dict[str, str], checkpoint: str | None, min_partitions: int, as_json: bool
-) -> Callable[..., Any]:
-    try:
-        from pairbus.spark.syphon.engine import SparkEngine
-    except ModuleNotFoundError:
+    if not is_installed(engine):
         raise click.ClickException(
             "the Spark engine is not installed: install pairbus[spark], or run it with --engine in-process"
-        ) from None
-
-    return partial(
-        SparkEngine,
-        master=master,
-        conf=conf,
-        checkpoint=checkpoint,
-        min_partitions=min_partitions,
-        on_start=None if as_json else status_line.starting,
-    )
+        )
+    return maker_of(engine)
 
 
 def label_of(namespace: NamespaceArgument) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.broker.control.control_socket import request
-from pairbus.syphon.daemon_thread import on_a_thread
+from pairbus.syphon.daemon_thread import in_daemon_thread
 
 from . import broker_config
 from .plan import PRIMARY, SECONDARY, SENDER_KEY, SUBSCRIPTION, DrillPlan, listed
@@ -199,7 +199,7 @@ class Rehearsal:
             quiet.cancel()
             hook = self._in_outage
             if hook is not None:
-                await on_a_thread(lambda: hook(self))
+                await in_daemon_thread(lambda: hook(self))
         self._tell_all(self.timeline.outage_ended(time.time()))
 
     async def _quiet(self) -> None:
@@ -284,7 +284,7 @@ class Rehearsal:
             await asyncio.sleep(max(0.0, seconds - (time.monotonic() - began)))
 
     async def _ask(self, broker: BrokerProcess, message: dict[str, Any]) -> dict[str, Any]:
-        answer = await on_a_thread(lambda: request(broker.data, message))
+        answer = await in_daemon_thread(lambda: request(broker.data, message))
         if not answer.get("ok"):
             raise DrillFailed(f"the {broker.name} refused a command: {answer.get('error')}")
         return answer

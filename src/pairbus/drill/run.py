@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pairbus.syphon.daemon_thread import on_a_thread
+from pairbus.syphon.daemon_thread import in_daemon_thread
 
 from .findings import Findings
 from .plan import DrillPlan
@@ -42,7 +42,7 @@ async def conduct(
 
         say("Spark reads the ledgers")
         session = await spark.ready()
-        reports = await on_a_thread(
+        reports = await in_daemon_thread(
             lambda: read_reports(session, rehearsal.ledgers, lambda text: loop.call_soon_threadsafe(say, text))
         )
         return judge(plan, rehearsal.timeline, reports, time.time(), rehearsal.drain_s)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.ledger import LedgerWriter
 from pairbus.pairing.backlog import backlog_queues
-from pairbus.syphon.daemon_thread import on_a_thread
+from pairbus.syphon import hosting
+from pairbus.syphon.daemon_thread import in_daemon_thread
 from pairbus.syphon.endpoint import Endpoint
-from pairbus.syphon.engine import SyphonEngine
+from pairbus.syphon.settings import SyphonSettings
 
 from .plan import PRIMARY, SECONDARY, DrillPlan
 from .processes import DrillFailed
@@ -52,7 +53,7 @@ class Spark:
 
     def begin(self) -> None:
         session = check_spark()
-        self._starting = asyncio.ensure_future(on_a_thread(lambda: session(app_name="pairbus-drill")))
+        self._starting = asyncio.ensure_future(in_daemon_thread(lambda: session(app_name="pairbus-drill")))
         # Whatever waits for it hears of a failure; nothing may, when the drill is interrupted.
         self._starting.add_done_callback(lambda done: done.cancelled() or done.exception())
 
@@ -65,7 +66,7 @@ class Spark:
         session = await self.ready()
         try:
             with suppress(Exception):
-                await on_a_thread(lambda: work(session))
+                await in_daemon_thread(lambda: work(session))
         except asyncio.CancelledError:
             session.sparkContext.cancelAllJobs()
             raise
@@ -76,7 +77,7 @@ class Spark:
         if starting is None:
             return
         if starting.done() and not starting.cancelled() and starting.exception() is None:
-            await on_a_thread(starting.result().stop)
+            await in_daemon_thread(starting.result().stop)
 
 
 class DrillSyphon:
@@ -120,7 +121,7 @@ class DrillSyphon:
         from pairbus.spark.syphon.engine import warm_up
 
         engine = await self._engine(None)
-        warming = asyncio.ensure_future(on_a_thread(lambda: warm_up(engine)))
+        warming = asyncio.ensure_future(in_daemon_thread(lambda: warm_up(engine)))
         try:
             await asyncio.shield(warming)
         finally:
@@ -128,14 +129,15 @@ class DrillSyphon:
             await asyncio.wait({warming})
 
     async def _engine(self, ledger: LedgerWriter | None) -> Any:
-        primary = Endpoint.from_connection_string(self._primary, name=PRIMARY)
-        secondary = Endpoint.from_connection_string(self._secondary, name=SECONDARY)
-        if self._plan.engine != "spark":
-            return SyphonEngine(primary, secondary, self._queues, drain=True, ledger=ledger)
-        from pairbus.spark.syphon.engine import SparkEngine
-
-        spark = await self._spark.ready()
-        return SparkEngine(primary, secondary, self._queues, drain=True, ledger=ledger, spark=spark)
+        settings = SyphonSettings(
+            Endpoint.from_connection_string(self._primary, name=PRIMARY),
+            Endpoint.from_connection_string(self._secondary, name=SECONDARY),
+            self._queues,
+            drain=True,
+            ledger=ledger,
+            spark=None if self._plan.engine != "spark" else await self._spark.ready(),
+        )
+        return hosting.maker_of(self._plan.engine)(settings)
 
     @property
     def _queues(self) -> list[tuple[str, int | None]]:

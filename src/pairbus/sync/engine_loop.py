@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from pairbus.syphon.daemon_thread import on_a_thread
+from pairbus.syphon.daemon_thread import in_daemon_thread
 from pairbus.wire.errors import ClientClosed
 from pairbus.wire.sync import LoopThread
 
@@ -25,4 +25,4 @@ class EngineLoop:
 
 async def queue_names(manager: Any, limits: dict[str, float]) -> list[str]:
     """List the queues of the manager's namespace; awaited on the syphon's loop, and does not block it."""
-    return await on_a_thread(lambda: [queue.name for queue in manager.list_queues(**limits)])
+    return await in_daemon_thread(lambda: [queue.name for queue in manager.list_queues(**limits)])

@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from pairbus.ledger import LedgerWriter
+from pairbus.pairing.backlog import backlog_queues
 from pairbus.pairing.errors import ClientFaultedError
 from pairbus.pairing.events import Event
 from pairbus.pairing.sdk import endpoint_of
 from pairbus.sync.engine_loop import EngineLoop
 from pairbus.syphon.core.pair_lifecycle import Which
 from pairbus.syphon.endpoint import Endpoint
-from pairbus.syphon.hosting import Halts, check_engine, fault_client, hosted
+from pairbus.syphon.hosting import Halts, HostedSyphon, check_engine, fault_client, maker_of
+from pairbus.syphon.settings import SyphonSettings
 
 __all__ = ["SyphonHost", "check_engine"]
 
@@ -52,20 +54,26 @@ class SyphonHost:
         if ledger is None and settings.ledger is not None:
             ledger = self._own_ledger = LedgerWriter(Path(settings.ledger), "syphon")
         secondary_name = secondary_name or secondary_client.fully_qualified_namespace
-        self._syphon = hosted(
-            settings.syphon_engine,
+        todo = SyphonSettings(
             Endpoint(**endpoint_of(primary_client), name=primary_name),
             Endpoint(**endpoint_of(secondary_client), name=secondary_name),
+            [(backlog_queues.path(primary_name, index), index) for index in indexes],
+            count_backlog_time=settings.count_backlog_time,
+            ledger=ledger,
+            spark=settings.syphon_spark,
+            master=settings.syphon_master,
+            checkpoint=settings.syphon_checkpoint,
+        )
+        self._syphon = HostedSyphon(
+            todo,
+            maker_of(settings.syphon_engine),
             primary_name=primary_name,
-            indexes=indexes,
             announce=announce,
             fault=fault or self._faulted,
             fault_partner=settings.fault_partner,
             halts=coordinator_access,
-            ledger=ledger,
             list_queues=list_queues,
-            count_backlog_time=settings.count_backlog_time,
-            **_on_spark(settings),
+            waits=settings.syphon_engine == "spark",
         )
         self._is_stopped = False
         self._pid = os.getpid()
@@ -113,14 +121,3 @@ class SyphonHost:
 
     def _faulted(self, which: Which, error: ClientFaultedError) -> None:
         fault_client(self._clients[which], error)
-
-
-def _on_spark(settings: Any) -> dict[str, Any]:
-    """Return the options that only the Spark engine takes."""
-    if settings.syphon_engine != "spark":
-        return {}
-    return {
-        "spark": settings.syphon_spark,
-        "master": settings.syphon_master,
-        "checkpoint": settings.syphon_checkpoint,
-    }

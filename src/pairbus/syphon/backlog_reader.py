@@ -103,7 +103,7 @@ class BacklogReader:
             if messages:
                 self.is_empty = False
                 await self._pass_on(messages)
-            elif self.engine.drain:
+            elif self.engine.settings.drain:
                 self.is_empty = True
                 await self.engine.look_again()
 
@@ -112,7 +112,9 @@ class BacklogReader:
         receiver = await self._open()
         await engine.may_read()  # opening may have taken its time
         began = engine.loop.time()
-        self._receiving = engine.loop.create_task(receiver.receive(self._wanted(), DRAIN_S if engine.drain else POLL_S))
+        self._receiving = engine.loop.create_task(
+            receiver.receive(self._wanted(), DRAIN_S if engine.settings.drain else POLL_S)
+        )
         try:
             messages = await self._receiving
         except asyncio.CancelledError:
@@ -148,7 +150,7 @@ class BacklogReader:
                 now=now,
                 now_unix=now_unix,
                 handle=(self, receiver, message),
-                count_backlog_time=engine.count_backlog_time,
+                count_backlog_time=engine.settings.count_backlog_time,
                 is_replay=self.is_replay,
             )
             for message in messages
@@ -180,7 +182,7 @@ class BacklogReader:
                         return
             except WireError as error:
                 _log.info("%s: looking further on failed: %s", self.path, error)
-            if engine.drain:
+            if engine.settings.drain:
                 self.is_empty = True
                 await engine.look_again()
                 return

@@ -15,7 +15,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def on_a_thread(work: Callable[[], T]) -> T:
+async def in_daemon_thread(work: Callable[[], T]) -> T:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pairbus.billing import SYPHON
 from pairbus.errors import PairbusError
-from pairbus.ledger import LedgerWriter
 from pairbus.syphon.core.arrival import message_id_of
 from pairbus.syphon.core.destinations import Destinations, RefusalVerdict, verdict_of
 from pairbus.syphon.core.pair_lifecycle import Which
@@ -46,10 +45,10 @@ from . import backlog_reader, inspection
 from .backlog_reader import BacklogReader
 from .core import draining
 from .destination_sender import OPEN_S, DestinationSender
-from .endpoint import Endpoint
+from .settings import SyphonSettings
 
 if TYPE_CHECKING:
-    from .listing import Lister
+    pass
 
 #: Messages and bytes in hand beyond which nothing more is asked for.
 ROOM: Final = 100_000
@@ -71,8 +70,6 @@ RECONNECT_S_MAX: Final = 15.0
 LEDGER_FLUSH_S: Final = 0.2
 
 _log = logging.getLogger("pairbus.syphon")
-
-Access = Callable[[Which, WireError | None], None]
 
 
 class SyphonFailed(PairbusError):
@@ -97,47 +94,25 @@ class Outcome(NamedTuple):
 
 
 class SyphonEngine:
-    """`queues`: paths of backlog queues, with their indexes where they have one. `lister` finds those that are made
-    while it runs (not in a drain); with one there may be none at first. `on_access(which, error)`: access to "primary"
-    or "secondary" was refused, or (None) granted."""
+    """Runs once: `run` until `stop`, or until a drain is over."""
 
-    def __init__(
-        self,
-        primary: Endpoint,
-        secondary: Endpoint,
-        queues: Sequence[tuple[str, int | None]],
-        *,
-        drain: bool = False,
-        max_rate: float | None = None,
-        dead_letters: bool = False,
-        count_backlog_time: bool = False,
-        ledger: LedgerWriter | None = None,
-        halted_until: Callable[[str], float] | None = None,
-        on_busy: Callable[[str], None] | None = None,
-        on_access: Access | None = None,
-        lister: Lister | None = None,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        if not queues and (lister is None or drain):
-            raise ValueError("no backlog queue to read from was named")
-        self.primary = primary._replace(cause=SYPHON)
-        self.secondary = secondary._replace(cause=SYPHON)
-        self.drain = drain
-        self.count_backlog_time = count_backlog_time
+    def __init__(self, settings: SyphonSettings, *, wall: Callable[[], float] = time.time) -> None:
+        self.primary = settings.primary._replace(cause=SYPHON)
+        self.secondary = settings.secondary._replace(cause=SYPHON)
+        self.settings = settings
         self.wall = wall
-        self.transfer_state = TransferState(Destinations(halted_until), can_dead_letter=not dead_letters)
-        self.rate = RateLimit(max_rate)
+        self.transfer_state = TransferState(
+            Destinations(settings.halted_until), can_dead_letter=not settings.dead_letters
+        )
+        self.rate = RateLimit(settings.max_rate)
         self.loop: asyncio.AbstractEventLoop
         self.primary_client: WireClient
         self.secondary_client: WireClient
         self.progress = Progress(0.0)
-        self._dead_letters = dead_letters
-        self.sources = [BacklogReader(self, path, index, is_replay=dead_letters) for path, index in queues]
+        self.sources = [
+            BacklogReader(self, path, index, is_replay=settings.dead_letters) for path, index in settings.queues
+        ]
         self._sources = {source.queue: source for source in self.sources}
-        self._lister = lister
-        self._ledger = ledger
-        self._on_busy = on_busy
-        self._on_access = on_access
         self._senders: dict[str, DestinationSender] = {}
         self._isolated = 0
         #: Messages that can't be delivered and can't be dead-lettered (a replay): which, and why.
@@ -184,11 +159,11 @@ class SyphonEngine:
         self._readers: list[asyncio.Task[None]] = []
         if self.sources:
             self._read_from(self.sources)
-        if self.drain:
+        if self.settings.drain:
             self.spawn(self._keep_judging())
-        elif self._lister is not None:
-            self.progress.waiting_for = self._lister.discovery.waiting_for
-            self.spawn(self._lister.keep_listing(self._take_in))
+        elif self.settings.lister is not None:
+            self.progress.waiting_for = self.settings.lister.discovery.waiting_for
+            self.spawn(self.settings.lister.keep_listing(self._take_in))
 
     def _read_from(self, sources: Sequence[BacklogReader]) -> None:
         if not self._readers:
@@ -199,12 +174,12 @@ class SyphonEngine:
         """Read new queues as well, while the others go on undisturbed."""
         if self._is_stopping:
             return
-        made = [BacklogReader(self, each.path, each.number, is_replay=self._dead_letters) for each in queues]
+        made = [BacklogReader(self, each.path, each.number, is_replay=self.settings.dead_letters) for each in queues]
         self._sources |= {source.queue: source for source in made}
         if not self.sources:
             self.progress.waiting_for = None
         self.sources += made
-        self.progress.found(sum(each.dead_letters if self._dead_letters else each.messages for each in queues))
+        self.progress.found(sum(each.dead_letters if self.settings.dead_letters else each.messages for each in queues))
         self._read_from(made)
 
     def stop(self) -> None:
@@ -250,8 +225,8 @@ class SyphonEngine:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await _within(CLOSE_S, [self.primary_client.close(), self.secondary_client.close()])
-        if self._ledger is not None:
-            self._ledger.flush()
+        if self.settings.ledger is not None:
+            self.settings.ledger.flush()
 
     async def _wait_until(self, condition: Callable[[], bool], limit_s: float) -> None:
         deadline = self.loop.time() + limit_s
@@ -325,7 +300,7 @@ class SyphonEngine:
         """Note that a connection failed rather than a message."""
         endpoint = self.primary if which == "primary" else self.secondary
         self.progress.waiting_for = f"the {which} can't be reached"
-        if self.drain:
+        if self.settings.drain:
             if failures >= DRAIN_STRIKES or isinstance(error, Unauthorized):
                 self._end(SyphonFailed(which, endpoint.label, error))
         elif self._told.get(which) != error.condition:
@@ -339,15 +314,15 @@ class SyphonEngine:
             self.progress.waiting_for = None
 
     def access_refused(self, which: Which, error: WireError) -> None:
-        if self._on_access is not None:
-            self._on_access(which, error)
+        if self.settings.on_access is not None:
+            self.settings.on_access(which, error)
 
     def access_granted(self, which: Which) -> None:
         self.well(which)
         if which == "secondary":
             self._told_of_none = False
-        if self._on_access is not None:
-            self._on_access(which, None)
+        if self.settings.on_access is not None:
+            self.settings.on_access(which, None)
 
     def busy(self) -> None:
         self.rate.busy(self.loop.time())
@@ -357,8 +332,8 @@ class SyphonEngine:
     def polled(self, source: BacklogReader, began: float) -> None:
         """Note an empty receive."""
         self.progress.polled()
-        if self._ledger is not None:
-            self._ledger.event(
+        if self.settings.ledger is not None:
+            self.settings.ledger.event(
                 "poll",
                 self.wall(),
                 self.secondary.label,
@@ -385,7 +360,7 @@ class SyphonEngine:
 
     def arrived(self, arrivals: list[PendingTransfer | Rejection], now: float) -> bool:
         """Take in deliveries; return whether any of them could be sent."""
-        if self._ledger is not None:
+        if self.settings.ledger is not None:
             # every delivery is billed, whatever becomes of it
             transfers = [each.transfer if isinstance(each, Rejection) else each for each in arrivals]
             self._record("receive", self.secondary.label, None, transfers, "ok")
@@ -412,7 +387,7 @@ class SyphonEngine:
         self._tick = None
         now = self.loop.time()
         self.carry_out(self.transfer_state.tick(now))
-        if not self.drain and self._gate.is_set():  # a drain asks for them when it has looked at what remains
+        if not self.settings.drain and self._gate.is_set():  # a drain asks for them when it has looked at what remains
             self.carry_out(self.transfer_state.revive(now))
         if self.transfer_state.deadline is not None:
             self._tick = self.loop.call_at(self.transfer_state.deadline, self._ticked)
@@ -449,13 +424,13 @@ class SyphonEngine:
         path, size = transfers[0].path, sum(transfer.size for transfer in transfers)
         self.rate.moved(len(transfers), now)
         self.progress.moved(path, len(transfers), size, now)
-        if self._ledger is not None:
+        if self.settings.ledger is not None:
             self._record("move", self.primary.label, path, transfers, "ok")
         self.carry_out(self.transfer_state.confirmed(transfers))
 
     def not_confirmed(self, transfers: Sequence[PendingTransfer], error: WireError) -> None:
         now = self.loop.time()
-        if self._ledger is not None:
+        if self.settings.ledger is not None:
             self._record("move", self.primary.label, transfers[0].path, transfers, error.condition)
         self._look_into(transfers[0].path, error)
         self.carry_out(self.transfer_state.failed(transfers, error, now))
@@ -470,8 +445,8 @@ class SyphonEngine:
             sender = self._senders.get(path)
             moved = 0.0 if sender is None else sender.moved_per_s(now)
             self.rate.busy(now, moved / (self.rate.measured(now) or 1.0))
-            if self._on_busy is not None:
-                self._on_busy(path)
+            if self.settings.on_busy is not None:
+                self.settings.on_busy(path)
         if not self.primary_client.is_connected:
             self._doubt.set()
 
@@ -506,7 +481,7 @@ class SyphonEngine:
         buried = [transfer for transfer in transfers if transfer.reason is not None]
         for transfer in buried:
             self.progress.dead_lettered(transfer.path, 1)
-        if buried and self._ledger is not None:
+        if buried and self.settings.ledger is not None:
             self._record("dead-letter", self.secondary.label, None, buried, "ok")
         self.transfer_state.settled(transfers)
         self._room.set()
@@ -538,7 +513,7 @@ class SyphonEngine:
         await asyncio.shield(self._round)
 
     def _look_if_quiet(self) -> None:
-        if self.drain and not self.transfer_state.in_hand and all(source.is_empty for source in self.sources):
+        if self.settings.drain and not self.transfer_state.in_hand and all(source.is_empty for source in self.sources):
             self._quiet.set()
 
     async def _keep_judging(self) -> None:
@@ -589,7 +564,7 @@ class SyphonEngine:
     def _record(
         self, kind: str, ns: str, entity: str | None, transfers: Sequence[PendingTransfer], outcome: str
     ) -> None:
-        ledger = self._ledger
+        ledger = self.settings.ledger
         assert ledger is not None
         t, now = self.wall(), self.loop.time()
         for transfer in transfers:
@@ -610,13 +585,13 @@ class SyphonEngine:
         self._flush_soon()
 
     def _flush_soon(self) -> None:
-        if self._flush is None and self._ledger is not None:
+        if self._flush is None and self.settings.ledger is not None:
             self._flush = self.loop.call_later(LEDGER_FLUSH_S, self._flush_now)
 
     def _flush_now(self) -> None:
         self._flush = None
-        if self._ledger is not None:
-            self._ledger.flush()
+        if self.settings.ledger is not None:
+            self.settings.ledger.flush()
 
 
 async def _within(limit_s: float, closings: Iterable[Awaitable[Any]]) -> None:

@@ -11,10 +11,10 @@ import importlib
 import importlib.util
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from pairbus.billing import SYPHON
-from pairbus.ledger import LedgerWriter
 from pairbus.pairing.backlog import backlog_queues
 from pairbus.pairing.errors import ClientFaultedError, PairingError, PairingFailed
 from pairbus.pairing.events import ClientFaulted, Event, SyphonStarted, SyphonStopped
@@ -22,9 +22,9 @@ from pairbus.syphon.core.pair_lifecycle import Fault, PairLifecycle, StartSyphon
 from pairbus.syphon.core.queue_discovery import Listed, QueueDiscovery
 from pairbus.wire.errors import Unauthorized, WireError
 
-from .endpoint import Endpoint
-from .engine import SyphonEngine
+from .engine import Outcome, SyphonEngine
 from .listing import Lister
+from .settings import SyphonSettings
 
 RESTART_S_FIRST: Final = 1.0
 RESTART_S_MAX: Final = 60.0
@@ -41,32 +41,48 @@ class Halts(Protocol):
     def halted_until(self, entity: str) -> float: ...
 
 
-#: The module that hosts the Spark engine; its `HostedSyphon` takes what ours takes.
-SPARK: Final = "pairbus.spark.syphon.hosting"
+#: The module of the Spark engine.
+SPARK: Final = "pairbus.spark.syphon.engine"
+#: How long pairing waits for the query of the Spark engine: a driver's JVM takes seconds to start, and executors of a
+#: busy cluster may be long in coming.
+START_S: Final = 120.0
+#: How long a stop waits for the batch in progress; what it does not finish is left to its locks.
+BATCH_S: Final = 3.0
 
 
 def check_engine(engine: str) -> None:
     """Raise PairingError if the engine that is asked for is not installed."""
-    if engine != "in-process" and not all(map(_is_installed, ("pyspark", SPARK))):
+    if not is_installed(engine):
         raise PairingError(
             "enable_syphon=True runs the syphon on Spark, which is not installed: install pairbus[spark], or give "
             'syphon_engine="in-process", which needs no Java and serves where there is little to move'
         )
 
 
-def _is_installed(name: str) -> bool:
+def is_installed(engine: str) -> bool:
+    return engine == "in-process" or all(map(_is_found, ("pyspark", SPARK)))
+
+
+def _is_found(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # not even the package that it would be in
         return False
 
 
-def hosted(engine: str, *arguments: Any, **options: Any) -> HostedSyphon:
-    """Return the hosted syphon on the engine that the options name."""
+class Engine(Protocol):
+    """What both engines are to their host: `run` until `stop`."""
+
+    async def run(self) -> Outcome: ...
+    def stop(self) -> None: ...
+
+
+def maker_of(engine: str) -> Callable[[SyphonSettings], Engine]:
+    """Return what makes the engine that the options name. Raises PairingError where it is not installed."""
     check_engine(engine)
-    if engine == "in-process":
-        return HostedSyphon(*arguments, **options)
-    made: HostedSyphon = importlib.import_module(SPARK).HostedSyphon(*arguments, **options)
+    made: Callable[[SyphonSettings], Engine] = (
+        SyphonEngine if engine == "in-process" else importlib.import_module(SPARK).of
+    )
     return made
 
 
@@ -74,38 +90,43 @@ class HostedSyphon:
     """`announce` and `fault` are called on the loop and must not block. `client_closed` may come from any thread.
 
     `list_queues` gives the names of the secondary's queues, and is called on the loop: backlog queues that other
-    applications make while it runs are read as well. Without it those with `indexes` are all that is read.
+    applications make while it runs are read as well. Without it those of the settings are all that is read.
+    `waits`: pairing is complete when the engine runs, and fails where that can't be started.
     """
 
-    make_engine: Any = SyphonEngine
     #: How long its stop may take: the client's closing has five seconds for all.
     stop_s = 4.5
 
     def __init__(
         self,
-        primary: Endpoint,
-        secondary: Endpoint,
+        settings: SyphonSettings,
+        make_engine: Callable[[SyphonSettings], Engine],
         *,
         primary_name: str,
-        indexes: Sequence[int],
         announce: Callable[[Event], None],
         fault: Callable[[Which, ClientFaultedError], None],
         fault_partner: bool = True,
         halts: Halts | None = None,
-        ledger: LedgerWriter | None = None,
         list_queues: Callable[[], Awaitable[Sequence[str]]] | None = None,
-        **engine_options: Any,
+        waits: bool = False,
     ) -> None:
-        self._endpoints: dict[Which, Endpoint] = {"primary": primary, "secondary": secondary}
+        self._settings = replace(
+            settings,
+            on_access=self._access,
+            on_running=self._is_running,
+            halted_until=None if halts is None else halts.halted_until,
+            on_busy=None if halts is None else halts.busy,
+            stop_s=BATCH_S,
+        )
+        self._make_engine = make_engine
         self._primary_name = primary_name
-        self._queues = [(backlog_queues.path(primary_name, index), index) for index in indexes]
+        self._queues = list(settings.queues)
         self._list_queues = list_queues
         self._announce = announce
         self._fault = fault
-        self._halts = halts
-        self._ledger = ledger
-        self._engine_options = engine_options
-        self._lifecycle = PairLifecycle(primary.label, secondary.label, fault_partner=fault_partner)
+        self._waits = waits
+        self._lifecycle = PairLifecycle(settings.primary.label, settings.secondary.label, fault_partner=fault_partner)
+        self._running: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop
         self._engine: Any = None
         self._runner: asyncio.Task[None] | None = None
@@ -119,7 +140,7 @@ class HostedSyphon:
     async def check_listen(self) -> None:
         """Raises PairingFailed where the secondary refuses to let a backlog queue be read. Only a refusal counts:
         one that can't be reached is tried again for ever, once the syphon runs."""
-        secondary = self._endpoints["secondary"]._replace(cause=SYPHON)
+        secondary = self._settings.secondary._replace(cause=SYPHON)
         async with secondary.client(timeout=LISTEN_S) as client:
             opened = await asyncio.gather(*(client.receiver(path) for path, _ in self._queues), return_exceptions=True)
         for (path, _), refusal in zip(self._queues, opened, strict=True):
@@ -139,6 +160,25 @@ class HostedSyphon:
                 self._primary_name,
             )
         self._run()
+        if self._waits:
+            await self._runs()
+
+    async def _runs(self) -> None:
+        """Return when the query of the Spark engine runs. Raises PairingError where that fails."""
+        self._running = self._loop.create_future()
+        try:
+            async with asyncio.timeout(START_S):
+                await self._running
+        except TimeoutError:
+            await self.stop()
+            raise PairingError(f"the syphon's query on Spark did not run within {START_S:.0f} s") from None
+        except BaseException:
+            await self.stop()
+            raise
+
+    def _is_running(self) -> None:
+        if self._running is not None and not self._running.done():
+            self._running.set_result(None)
 
     async def stop(self) -> None:
         self._is_stopped = True
@@ -167,24 +207,19 @@ class HostedSyphon:
         delay = RESTART_S_FIRST
         while True:
             began = self._loop.time()
-            self._engine = self.make_engine(
-                self._endpoints["primary"],
-                self._endpoints["secondary"],
-                self._queues,
-                ledger=self._ledger,
-                on_access=self._access,
-                halted_until=None if self._halts is None else self._halts.halted_until,
-                on_busy=None if self._halts is None else self._halts.busy,
-                lister=self._lister(),
-                **self._engine_options,
+            engine = self._engine = self._make_engine(
+                replace(self._settings, queues=self._queues, lister=self._lister())
             )
             self._announce(SyphonStarted())
             try:
-                await self._engine.run()
+                await engine.run()
                 return
             except Exception as error:
                 _log.exception("the syphon broke and is started again")
                 self._engine = None  # there is nothing to stop
+                if self._running is not None and not self._running.done():
+                    why = (str(error).splitlines() or ["no reason given"])[0]
+                    self._running.set_exception(PairingError(f"the syphon's query on Spark can't be started: {why}"))
                 self._announce(SyphonStopped(error))
             delay = RESTART_S_FIRST if self._loop.time() - began > RESTART_S_MAX else min(RESTART_S_MAX, delay * 2)
             await asyncio.sleep(delay)
@@ -193,7 +228,7 @@ class HostedSyphon:
         if self._list_queues is None:
             return None
         known = [path for path, _ in self._queues]
-        return Lister(QueueDiscovery(self._primary_name, self._endpoints["secondary"].label, known), self._find)
+        return Lister(QueueDiscovery(self._primary_name, self._settings.secondary.label, known), self._find)
 
     async def _find(self) -> list[Listed]:
         """Look for queues on the engine's loop; an engine that is started again begins with those that were found."""
@@ -248,7 +283,7 @@ class HostedSyphon:
                 case Fault(which, text):
                     error = ClientFaultedError(text)
                     self._fault(which, error)
-                    self._announce(ClientFaulted(self._endpoints[which].label, error))
+                    self._announce(ClientFaulted(self._settings.label(which), error))
                     self._stop_soon(error)
                 case StopSyphon(text):
                     _log.warning("%s", text)

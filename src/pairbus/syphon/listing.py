@@ -17,7 +17,7 @@ from pairbus.errors import PairbusError
 from pairbus.pairing.backlog import backlog_queues
 from pairbus.syphon.core.queue_discovery import Listed, QueueDiscovery
 
-from .daemon_thread import on_a_thread
+from .daemon_thread import in_daemon_thread
 
 #: The SDK's own would try for a minute; callers wait here, and can do without.
 OPTIONS: Final[dict[str, Any]] = {"retry_total": 1, "connection_timeout": 10, "read_timeout": 30}
@@ -61,7 +61,7 @@ class Lister:
 
 async def list_backlog(make_admin: Callable[[], Any], primary_name: str) -> list[Listed]:
     """Return every backlog queue of the primary by index. Raises ListingFailed."""
-    return await on_a_thread(lambda: list_now(make_admin, primary_name))
+    return await in_daemon_thread(lambda: list_now(make_admin, primary_name))
 
 
 def list_now(make_admin: Callable[[], Any], primary_name: str) -> list[Listed]:

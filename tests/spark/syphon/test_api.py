@@ -10,15 +10,15 @@ import pytest
 from pairbus.pairing.backlog.backlog_queues import path
 from pairbus.spark.connector.options import InvalidOption
 from pairbus.spark.syphon import api
-from pairbus.spark.syphon.query import SyphonConfig
+from pairbus.syphon.settings import SyphonSettings
 from tests.spark.conftest import MakeQueue, Pair
 
 
 class Inner:
     """In place of SparkSyphon: what it was given."""
 
-    def __init__(self, config: SyphonConfig) -> None:
-        self.queues, self.lister = config.queues, config.lister
+    def __init__(self, settings: SyphonSettings) -> None:
+        self.queues, self.lister = settings.queues, settings.lister
 
     def run(self) -> list[Any]:
         return []

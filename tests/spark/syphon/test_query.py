@@ -18,22 +18,24 @@ from pairbus.amqp.message import Properties, encode_message
 from pairbus.ledger import LedgerWriter
 from pairbus.pairing.backlog.aliases import divert_encoded
 from pairbus.spark.connector.lock_reader import MOVES, QUEUES, LockStream, Share, is_halted
-from pairbus.spark.connector.options import Address, parse
+from pairbus.spark.connector.options import parse
 from pairbus.spark.connector.process_mailbox import STOP, ProcessMailbox
-from pairbus.spark.syphon.query import SparkSyphon, SyphonConfig, look_s
+from pairbus.spark.syphon.query import SparkSyphon, look_s
 from pairbus.syphon.core import queue_discovery
 from pairbus.syphon.core.queue_discovery import Listed, QueueDiscovery
+from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.listing import Lister
+from pairbus.syphon.settings import SyphonSettings
 from pairbus.wire.errors import Unreachable
 from tests.spark.conftest import MakeQueue, Pair, wire
 
 QUEUE = "contoso/x-servicebus-transfer/0"
-ADDRESS = Address("Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=a2V5;UseDevelopmentEmulator=true")
+NOWHERE = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=a2V5;UseDevelopmentEmulator=true"
 
 
 def make(queues: Any = ((QUEUE, 0),), pair: Pair | None = None, **settings: Any) -> SparkSyphon:
-    primary, secondary = (ADDRESS, ADDRESS) if pair is None else (pair.primary_address, pair.secondary_address)
-    return SparkSyphon(SyphonConfig(primary=primary, secondary=secondary, queues=queues, **settings))
+    texts = [NOWHERE] * 2 if pair is None else [each.connection_string for each in (pair.primary, pair.secondary)]
+    return SparkSyphon(SyphonSettings(*map(Endpoint.from_connection_string, texts), queues, **settings))
 
 
 def lister(find: Any) -> Lister:

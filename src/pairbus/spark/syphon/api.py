@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from pairbus.ledger import LedgerWriter
 from pairbus.pairing.backlog import backlog_queues
+from pairbus.spark.connector.connections import endpoint
 from pairbus.spark.connector.listing import administration
 from pairbus.spark.connector.options import Address, InvalidOption
 from pairbus.spark.runtime.running import Running
 from pairbus.syphon.core.queue_discovery import QueueDiscovery
 from pairbus.syphon.listing import OPTIONS, Lister, ListingFailed, list_backlog, list_now
+from pairbus.syphon.settings import SyphonSettings
 from pairbus.wire import ConnectionString
 
-from .query import SparkSyphon, SyphonConfig
+from .query import SparkSyphon
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,18 +60,16 @@ def syphon(
     if not queues:
         queues, lister = _found(secondary_address, name, host_of(secondary), is_drain=bool(options.get("drain")))
     writer = None if ledger is None else LedgerWriter(Path(ledger), "syphon")
-    config = SyphonConfig(
-        primary=primary_address,
-        secondary=secondary_address,
-        queues=queues,
-        primary_label=name,
-        secondary_label=host_of(secondary),
+    settings = SyphonSettings(
+        endpoint(primary_address)._replace(name=name),
+        endpoint(secondary_address)._replace(name=host_of(secondary)),
+        queues,
         spark=spark,
         ledger=writer,
         lister=lister,
         **options,
     )
-    return RunningSyphon(SparkSyphon(config), writer)
+    return RunningSyphon(SparkSyphon(settings), writer)
 
 
 def _found(

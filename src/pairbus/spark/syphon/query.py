@@ -17,8 +17,8 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -28,10 +28,9 @@ from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.message import read_message_annotations, split
 from pairbus.billing import SYPHON
 from pairbus.errors import PairbusError, first_line
-from pairbus.ledger import LedgerWriter
 from pairbus.spark.connector import connections
 from pairbus.spark.connector.lock_reader import HALTS, MOVES, POLLS, QUEUES
-from pairbus.spark.connector.options import Address, as_options
+from pairbus.spark.connector.options import as_options
 from pairbus.spark.connector.process_mailbox import STOP, ProcessMailbox
 from pairbus.spark.runtime.checkpoints import write_quickly
 from pairbus.spark.runtime.session import beside, existing, is_gone, is_started_here, quick_java, session
@@ -42,29 +41,27 @@ from pairbus.syphon.core.pair_lifecycle import Which
 from pairbus.syphon.core.progress import Progress, Report
 from pairbus.syphon.core.queue_discovery import GONE, Listed
 from pairbus.syphon.core.transfer import Key
+from pairbus.syphon.settings import SyphonSettings
 from pairbus.wire import WireClient
-from pairbus.wire.errors import NotFound, WireError
+from pairbus.wire.errors import NotFound, Unauthorized, WireError
 from pairbus.wire.partitions import ask_async, search_ranges
 from pairbus.wire.settling import ABANDONED
 from pairbus.wire.sync import LoopThread
 
+from .addresses import address_of
 from .sink import EVENTS, NAME, SinkOptions, SyphonSink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from pairbus.syphon.listing import Lister
 
-MESSAGES_PER_TRIGGER: Final = 60_000
 LOOK_S: Final = 0.1
 #: And where somebody waits for the end.
 LOOK_S_SOON: Final = 0.03
 #: And where nothing has come for a while: each look asks the JVM, too.
 LOOK_S_IDLE: Final = 0.5
 IDLE_AFTER_S: Final = 2.0
-#: How long a clean stop waits for the batch under way.
-STOP_S: Final = 60.0
 RESTART_S_FIRST: Final = 1.0
 RESTART_S_MAX: Final = 60.0
 #: A drain gives up after so many failures in a row.
@@ -94,53 +91,7 @@ class _Left(NamedTuple):
     is_refused: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class SyphonConfig:
-    """How a Spark syphon runs. `queues`: paths of backlog queues, with their indexes.
-
-    With a `lister`, which finds those that are made while it runs (not in a drain), there may be none at first.
-    """
-
-    primary: Address
-    secondary: Address
-    queues: Sequence[tuple[str, int | None]]
-    primary_label: str = "primary"
-    secondary_label: str = "secondary"
-    drain: bool = False
-    max_rate: float | None = None
-    dead_letters: bool = False
-    count_backlog_time: bool = False
-    ledger: LedgerWriter | None = None
-    #: Until when, by the monotonic clock, the application sends nothing to a destination.
-    halted_until: Callable[[str], float] | None = None
-    on_busy: Callable[[str], None] | None = None
-    on_access: Callable[[Which, str | None], None] | None = None
-    master: str | None = None
-    conf: Mapping[str, str] | None = None
-    checkpoint: str | Path | None = None
-    #: The application's session; without it one is found or started.
-    spark: SparkSession | None = None
-    #: How long a stop waits for the batch in progress.
-    stop_s: float = STOP_S
-    #: Called when the query runs.
-    on_running: Callable[[], None] | None = None
-    #: Called with the seconds for which Spark has been starting.
-    on_start: Callable[[float], None] | None = None
-    lister: Lister | None = None
-    messages_per_trigger: int = MESSAGES_PER_TRIGGER
-    #: Tasks of a batch at least: several receivers compete for a backlog queue.
-    min_partitions: int = 1
-
-    def __post_init__(self) -> None:
-        if not self.queues and (self.lister is None or self.drain):
-            raise ValueError("no backlog queue to read from was named")
-
-    def label(self, which: Which) -> str:
-        return self.primary_label if which == "primary" else self.secondary_label
-
-    def read_path(self, queue: str) -> str:
-        """Return the path that is read for a backlog queue: the queue, or its dead-letter queue."""
-        return f"{queue}/$DeadLetterQueue" if self.dead_letters else queue
+refusal: Final = partial(Unauthorized, "amqp:unauthorized-access")
 
 
 def look_s(is_drain: bool, quiet_s: float) -> float:
@@ -151,15 +102,16 @@ def look_s(is_drain: bool, quiet_s: float) -> float:
 class SparkSyphon:
     """Runs the syphon's query: `run` until `stop`, or until a drain is over."""
 
-    def __init__(self, config: SyphonConfig) -> None:
-        self._config = config
-        self._primary, self._secondary = (replace(each, cause=SYPHON) for each in (config.primary, config.secondary))
-        self._indexes = dict(config.queues)
-        self._paths = [config.read_path(path) for path, _ in config.queues]
+    def __init__(self, settings: SyphonSettings) -> None:
+        self._settings = settings
+        ends = (address_of(each) for each in (settings.primary, settings.secondary))
+        self._primary, self._secondary = (replace(each, cause=SYPHON) for each in ends)
+        self._indexes = dict(settings.queues)
+        self._paths = [settings.read_path(path) for path, _ in settings.queues]
         self._missing: set[str] = set()
-        self._lister = None if config.drain else config.lister
-        self._spark = None if config.spark is None else beside(config.spark)
-        self._ledger = config.ledger
+        self._lister = None if settings.drain else settings.lister
+        self._spark = None if settings.spark is None else beside(settings.spark)
+        self._ledger = settings.ledger
         self._halts: dict[str, float] = {}
         #: Destinations that messages were for.
         self._known: set[str] = set()
@@ -186,7 +138,7 @@ class SparkSyphon:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        route = f"{self._config.secondary_label} to {self._config.primary_label}"
+        route = f"{self._settings.secondary.label} to {self._settings.primary.label}"
         return f"<SparkSyphon {route}: {len(self._paths)} queues>"
 
     def stop(self) -> None:
@@ -207,7 +159,7 @@ class SparkSyphon:
             while not self._paths:  # no JVM before there is something to read
                 if self._stop.wait(LOOK_S):
                     return []
-            if self._config.drain and self._is_empty(looking):  # then no JVM either
+            if self._settings.drain and self._is_empty(looking):  # then no JVM either
                 return []
             while not self._stop.is_set():
                 try:
@@ -215,7 +167,7 @@ class SparkSyphon:
                 except Exception as error:
                     # The driver's JVM died: a session that is ours to start is started again.
                     time.sleep(LOOK_S)  # its sockets close before it is known to have ended
-                    if not (self._config.spark is None and is_gone()):
+                    if not (self._settings.spark is None and is_gone()):
                         raise
                     if time.monotonic() - broke_at > RESTART_S_MAX:
                         delay = RESTART_S_FIRST
@@ -249,14 +201,14 @@ class SparkSyphon:
     def _take_in(self, queues: Sequence[Listed]) -> None:
         """Add queues that were found, on the lister's thread: the source reads these as well, and a query that is
         started later knows them by its options."""
-        paths = [self._config.read_path(each.path) for each in queues]
+        paths = [self._settings.read_path(each.path) for each in queues]
         self._mailbox.append(QUEUES, {"entities": paths})
         with self._lock:
             self._indexes |= {each.path: each.number for each in queues}
             if not self._paths:
                 self.progress.waiting_for = None
             self.progress.found(
-                sum(each.dead_letters if self._config.dead_letters else each.messages for each in queues)
+                sum(each.dead_letters if self._settings.dead_letters else each.messages for each in queues)
             )
         self._paths += paths
 
@@ -266,16 +218,16 @@ class SparkSyphon:
         if self._spark is None:
             found = existing()
             is_theirs = found is not None and not is_started_here(found)
-            if found is not None and is_theirs and self._config.master in (None, found.sparkContext.master):
+            if found is not None and is_theirs and self._settings.master in (None, found.sparkContext.master):
                 self._spark = beside(found)
             else:
-                master, conf = self._config.master, self._config.conf
-                started = session(master, conf=quick_java(master, conf), on_progress=self._config.on_start)
+                master, conf = self._settings.master, self._settings.conf
+                started = session(master, conf=quick_java(master, conf), on_progress=self._settings.on_start)
                 self._spark = beside(started)
         # Makes it the active one of this thread: without, a writer does not find Python sinks (4.0 to 4.3).
         self._spark.createDataFrame([], "none int")
         self._spark.dataSource.register(SyphonSink)
-        if self._config.checkpoint is None:
+        if self._settings.checkpoint is None:
             write_quickly(self._spark)
         return self._spark
 
@@ -285,12 +237,12 @@ class SparkSyphon:
             **as_options(self._secondary),
             "entity": ",".join(self._paths),
             "mode": "lock",
-            "maxMessagesPerTrigger": str(self._config.messages_per_trigger),
-            "minPartitions": str(self._config.min_partitions),
+            "maxMessagesPerTrigger": str(self._settings.messages_per_trigger),
+            "minPartitions": str(self._settings.min_partitions),
             "board": self._mailbox.folder,
         }
-        if self._config.max_rate is not None:
-            options["maxRate"] = str(self._config.max_rate)
+        if self._settings.max_rate is not None:
+            options["maxRate"] = str(self._settings.max_rate)
         return options
 
     def _sink_options(self) -> SinkOptions:
@@ -298,8 +250,8 @@ class SparkSyphon:
             self._primary,
             self._secondary,
             self._mailbox.folder,
-            count_backlog_time=self._config.count_backlog_time,
-            is_replay=self._config.dead_letters,
+            count_backlog_time=self._settings.count_backlog_time,
+            is_replay=self._settings.dead_letters,
             wants_events=self._ledger is not None,
         )
 
@@ -314,7 +266,7 @@ class SparkSyphon:
         return (
             rows.writeStream.format(NAME)
             .option("syphon", self._sink_options().as_text())
-            .option("checkpointLocation", str(self._config.checkpoint or f"file:{self._folder}/checkpoint"))
+            .option("checkpointLocation", str(self._settings.checkpoint or f"file:{self._folder}/checkpoint"))
             .queryName(f"pairbus-syphon-{self._folder.name[-8:]}")
             .start()
         )
@@ -324,10 +276,10 @@ class SparkSyphon:
             return []
         query = self._query(spark)
         delay, broke_at = RESTART_S_FIRST, 0.0
-        if self._config.on_running is not None:
-            self._config.on_running()
+        if self._settings.on_running is not None:
+            self._settings.on_running()
         try:
-            while not self._stop.wait(look_s(self._config.drain, time.monotonic() - self._moved_at)):
+            while not self._stop.wait(look_s(self._settings.drain, time.monotonic() - self._moved_at)):
                 self._hear()
                 if not query.isActive:
                     error = query.exception()
@@ -335,7 +287,7 @@ class SparkSyphon:
                     if "stage failure" in str(error):  # one that failed elsewhere had no task to lose
                         with self._lock:
                             self._heard_of_lost_tasks(1)
-                    if self._config.drain and self._breaks >= DRAIN_STRIKES:
+                    if self._settings.drain and self._breaks >= DRAIN_STRIKES:
                         raise PairbusError(f"the query failed {self._breaks} times in a row: {first_line(error)}")
                     if time.monotonic() - broke_at > RESTART_S_MAX:
                         delay = RESTART_S_FIRST
@@ -344,9 +296,9 @@ class SparkSyphon:
                         break
                     delay, broke_at = min(RESTART_S_MAX, delay * 2), time.monotonic()
                     query = self._query(spark)
-                elif self._config.drain and self._is_settled(query) and self._is_empty(looking):
+                elif self._settings.drain and self._is_settled(query) and self._is_empty(looking):
                     return []
-                elif self._config.drain and self._is_quiet(query):
+                elif self._settings.drain and self._is_quiet(query):
                     verdict = self._judge(looking)
                     if isinstance(verdict, draining.Finished):
                         return verdict.remaining
@@ -354,7 +306,7 @@ class SparkSyphon:
                         with self._lock:
                             wanted = self._chosen(set(verdict.paths))
                         self._give_back(looking, wanted)
-                elif not self._config.drain:
+                elif not self._settings.drain:
                     self._revive(looking)
                 elif self._has_moved and not self._is_counted:
                     self._is_counted = True
@@ -371,7 +323,7 @@ class SparkSyphon:
                 self._give_back(looking, list(self._left))
             return
         self._mailbox.raise_flag(STOP)
-        deadline = time.monotonic() + self._config.stop_s
+        deadline = time.monotonic() + self._settings.stop_s
         while query.isActive and time.monotonic() < deadline and not self._source_stopped:
             self._hear()
             time.sleep(LOOK_S_SOON)
@@ -396,10 +348,10 @@ class SparkSyphon:
 
     def _tell_halts(self) -> None:
         """Send the application's halts of destinations to the source, which keeps their messages from being sent."""
-        if self._config.halted_until is None:
+        if self._settings.halted_until is None:
             return
         now, wall = time.monotonic(), time.time()
-        halts = {path: until for path in self._known if (until := self._config.halted_until(path)) > now}
+        halts = {path: until for path in self._known if (until := self._settings.halted_until(path)) > now}
         if halts != self._halts:
             self._halts = halts
             self._mailbox.append(HALTS, {"halts": {path: wall + until - now for path, until in halts.items()}})
@@ -415,8 +367,8 @@ class SparkSyphon:
         elif "error" in notice:
             self._failures += 1
             self.progress.waiting_for = f"the secondary: {notice['error']}"
-            if notice["kind"] == "Unauthorized" and self._config.on_access is not None:
-                self._config.on_access("secondary", notice["error"])
+            if notice["kind"] == "Unauthorized" and self._settings.on_access is not None:
+                self._settings.on_access("secondary", refusal(notice["error"]))
         else:
             self._missing.discard(notice["entity"])
             self.progress.polled()
@@ -424,7 +376,7 @@ class SparkSyphon:
                 path = notice["entity"]
                 queue = self._indexes.get(path.removesuffix("/$DeadLetterQueue"))
                 self._ledger.event(
-                    "poll", notice["t"], self._config.secondary_label, path, size=0, cause="syphon", queue=queue
+                    "poll", notice["t"], self._settings.secondary.label, path, size=0, cause="syphon", queue=queue
                 )
 
     def _heard_of_missing(self, path: str, *, was_there: bool) -> None:
@@ -469,11 +421,12 @@ class SparkSyphon:
         for queue, number, enqueued, reason in notice["refused"]:
             self._refused[queue, number, enqueued] = reason
         for which in _BOTH:
-            if self._config.on_access is not None and (which in notice["denied"] or moved):
-                self._config.on_access(which, notice["denied"].get(which))
-        if self._config.on_busy is not None:
+            if self._settings.on_access is not None and (which in notice["denied"] or moved):
+                text = notice["denied"].get(which)
+                self._settings.on_access(which, None if text is None else refusal(text))
+        if self._settings.on_busy is not None:
             for path in notice["busy"]:
-                self._config.on_busy(path)
+                self._settings.on_busy(path)
 
     def _heard_of_lost_tasks(self, count: int) -> None:
         """Note that tasks died: what they had moved is done, and nobody knows how much it is."""
@@ -486,7 +439,7 @@ class SparkSyphon:
         assert self._ledger is not None
         for notice in self._mailbox.read_new(EVENTS):
             for kind, t, entity, message_id, size, outcome, queue in notice["events"]:
-                label = self._config.label("primary" if kind == "move" else "secondary")
+                label = self._settings.label("primary" if kind == "move" else "secondary")
                 self._ledger.event(
                     kind, t, label, entity, mid=message_id, size=size, outcome=outcome, cause="syphon",
                     queue=self._indexes.get(queue),
