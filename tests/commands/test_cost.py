@@ -68,41 +68,6 @@ def test_a_backlog_that_is_too_small_is_warned_of(run: Callable[..., Result]) ->
     assert done.err == "warning: 10 backlog queues of 5 GB do not hold it; 177 are needed\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["estimate", "--outage", "soon"], "'soon' is no time; allowed: seconds, or a number with s, m, h or d"),
-        (["estimate", "--size", "3GB"], "'3GB' is no size; allowed: bytes, or a number with KB or MB"),
-        (["estimate", "--queues", "0"], "0 is not in the range 1<=x<=1000"),
-        (["estimate", "--ping-interval", "0"], "--ping-interval may not be 0; allowed: more, such as 60s"),
-        (["estimate", "--outage", "2d", "--days", "1"], "--outage 172800 s does not fit into --days 1"),
-        (["report"], "Missing argument 'LEDGER...'"),
-        (["guess"], "No such command 'guess'"),
-    ],
-)
-def test_wrong_calls(run: Callable[..., Result], arguments: list[str], said: str) -> None:
-    done = run(*arguments)
-    assert done.code == 2 and done.out == ""
-    assert said in done.err
-    assert done.err.count("\n") == 1 and "--help" in done.err
-
-
-@pytest.mark.parametrize("command", [["estimate"], ["report", "."]])
-def test_p53_a_bad_price_book_names_the_key_and_the_right_keys(
-    run: Callable[..., Result], tmp_path: Path, command: list[str]
-) -> None:
-    file = tmp_path / "mine.toml"
-    file.write_text(EXAMPLE_TOML.replace("per_million = 0.80", "per_milion = 0.80"))
-    done = run(*command, "--prices", str(file))
-    assert done.code == 1 and done.out == ""
-    assert done.err == (
-        "pairbus: mine.toml: operations.tiers[1].per_milion is not a key of a price book; the keys of "
-        "operations.tiers[1] are up_to_million, per_million\n"
-    )
-    done = run(*command, "--prices", str(tmp_path / "gone.toml"))
-    assert done.code == 1 and "can't be read: No such file or directory; name another" in done.err
-
-
 def test_without_spark_the_extra_is_named(
     run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

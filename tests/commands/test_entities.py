@@ -151,9 +151,6 @@ class TestSend:
         assert run("send", queue, "-", "--session", "s1").code == 0
         (message,) = bus.received(queue, session_id="s1")
         assert (str(message), message.session_id) == ("one\ntwo\n", "s1")
-        result = run("send", queue, "x")
-        assert result.code == 1
-        assert "requires sessions" in result.err and result.err.endswith("; give --session\n")
 
     def test_scheduled(self, bus: Bus, run: Run, queue: str) -> None:
         before = time.time()
@@ -244,11 +241,6 @@ class TestPeek:
         queue = bus.queue(requires_session=True)
         bus.send(queue, ServiceBusMessage("a", session_id="s1"), ServiceBusMessage("b", session_id="s2"))
         assert [each["session_id"] for each in run("peek", queue, "--json").lines] == ["s1", "s2"]
-
-    def test_a_topic_holds_nothing_itself(self, run: Run) -> None:
-        result = run("peek", "news")
-        assert result.code == 1
-        assert result.err.endswith("ask one of its subscriptions: news/Subscriptions/NAME\n")
 
     def test_a_terminal_s_width_is_kept(self, bus: Bus, run: Run, monkeypatch: pytest.MonkeyPatch, queue: str) -> None:
         bus.send(queue, ServiceBusMessage("x" * 500))
@@ -369,36 +361,12 @@ def entity_seconds(text: str) -> float:
     return parse_time(text, 0.0)
 
 
-@pytest.mark.parametrize(("command", "more"), [("peek", ()), ("send", ("x",)), ("purge", ("--yes",))])
-class TestWhatGoesWrong:
-    def test_no_such_entity(self, run: Run, command: str, more: tuple[str, ...]) -> None:
-        result = run(command, "nowhere", *more)
-        assert (result.code, result.out) == (1, "")
-        assert result.err.startswith("pairbus: 127.0.0.1 has no nowhere; check the name: a queue")
-        assert result.err.count("\n") == 1
-
-    def test_a_wrong_key(self, bus: Bus, run: Run, tmp_path: Path, command: str, more: tuple[str, ...]) -> None:
-        (tmp_path / "wrong").write_text(bus.connection_string.replace("SharedAccessKey=", "SharedAccessKey=x"))
-        result = run(command, "news", *more, namespace=f"@{tmp_path / 'wrong'}")
-        assert (result.code, result.out) == (1, "")
-        right = "Send" if command == "send" else "Listen"
-        assert "127.0.0.1 refuses access to news: " in result.err
-        assert result.err.endswith(f"; the key must be right, and give {right}\n")
-
-    def test_nobody_there(self, bus: Bus, run: Run, command: str, more: tuple[str, ...]) -> None:
-        with fault(bus.broker, "unreachable", namespace="contoso"):
-            result = run(command, "news", *more)
-        assert (result.code, result.out) == (1, "")
-        assert "127.0.0.1 can't be reached: " in result.err and "check host and port, and that it is up" in result.err
-
-    def test_a_secret_on_the_command_line_works_and_warns(
-        self, bus: Bus, run: Run, command: str, more: tuple[str, ...]
-    ) -> None:
-        result = run(command, "nowhere", *more, namespace=bus.connection_string)
-        assert result.err.splitlines()[0] == (
-            "pairbus: NS holds a secret, which others on this machine can see in the list of processes; "
-            "@FILE, env:NAME and - keep it to yourself"
-        )
+def test_a_secret_on_the_command_line_works_and_warns(bus: Bus, run: Run) -> None:
+    result = run("peek", "nowhere", namespace=bus.connection_string)
+    assert result.err.splitlines()[0] == (
+        "pairbus: NS holds a secret, which others on this machine can see in the list of processes; "
+        "@FILE, env:NAME and - keep it to yourself"
+    )
 
 
 def test_a_peek_that_nobody_reads_on_ends_in_silence(bus: Bus, queue: str) -> None:

@@ -109,25 +109,6 @@ def test_auto_leaves_a_filter_to_spark(run: Callable[..., Result], arguments: tu
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (
-            ("move", "--from", "@contoso", "orders", "bills", *HERE, "--where", "subject = 'x'"),
-            "--where is Spark SQL; leave out one of the two; see `pairbus move --help`",
-        ),
-        (("archive", "@contoso", "orders", "there", *HERE, "--conf", "spark.x=y"), "--conf is for --engine spark"),
-        (("restore", "s3a://there", "@contoso", *HERE), "the URL s3a://there is for --engine spark"),
-    ],
-)
-def test_what_only_spark_can_do_is_refused_in_this_process(
-    run: Callable[..., Result], arguments: tuple[str, ...], words: str
-) -> None:
-    result = run(*arguments)
-    assert result.code == 2
-    assert words in result.err and result.err.count("\n") == 1 and result.out == ""
-
-
-@pytest.mark.parametrize(
     ("arguments", "module"),
     [
         (("move", "--from", "@contoso", "orders", "bills"), "move"),

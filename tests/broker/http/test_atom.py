@@ -110,9 +110,6 @@ def test_a_subscription_may_come_with_a_rule():
     ("body", "said"),
     [
         (b"<entry", "well-formed"),
-        (b"not xml", "well-formed"),
-        (b"<a></b>", "well-formed"),
-        (b"\xff\xfe\x00", "well-formed"),
         (b'<?xml version="1.0" encoding="klingon"?><a/>', "well-formed"),
         (b"<entry/>", "Atom entry"),
         (f'<feed xmlns="{atom.ATOM}"/>'.encode(), "Atom entry"),
@@ -121,11 +118,8 @@ def test_a_subscription_may_come_with_a_rule():
         (entry(tag="SubscriptionDescription"), "holds SubscriptionDescription"),
         (entry(namespace="urn:other"), "holds QueueDescription"),
         (entry("<MaxDeliveryCount>1</MaxDeliveryCount>" * 2), "stands twice"),
-        (b"<!DOCTYPE a>" + entry()[38:], "DOCTYPE"),
         (b'<!DOCTYPE a [<!ENTITY x "y">]>' + entry()[38:], "DOCTYPE"),
         (b'<!DOCTYPE a SYSTEM "file:///etc/passwd"><a/>', "DOCTYPE"),
-        (entry("<x>" * 20 + "</x>" * 20), "deeper"),
-        (entry("<x/>" * 5000), "elements"),
         (entry("<LockDuration>&undefined;</LockDuration>"), "well-formed"),
     ],
 )
