@@ -3,7 +3,7 @@
     PairbusError
     ├── BrokerError             a broker that cannot start or serve as asked
     ├── CertificateError        certificates that cannot be made or read          (broker/net/certificates.py)
-    ├── InvalidFault            a fault that cannot be brought about as asked for
+    ├── InvalidFault            a fault that cannot be caused as asked for
     ├── InvalidDescription      an entity that cannot be as asked for             (broker/model/bounds.py)
     ├── ConfigError             a configuration that cannot be used               (broker/config/config_table.py)
     ├── BadDocument             a management request that is none                 (broker/http/xml.py)
@@ -117,7 +117,7 @@ class BrokerError(PairbusError):
 
 
 class InvalidFault(PairbusError, ValueError):
-    """A fault can't be brought about as asked for."""
+    """A fault can't be caused as asked for."""
 
 
 class ControlError(PairbusError):

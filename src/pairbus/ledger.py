@@ -64,7 +64,7 @@ class LedgerWriter:
         self._lines: list[str] = []
         # Escaped names by name: a process has few namespaces and entities, and many events on each.
         self._names: dict[str, str] = {}
-        # Held while the file is written, and while what was dropped is counted: the first may take for ever.
+        # Held while the file is written, and while what was dropped is counted: the first may take forever.
         self._lock = threading.Lock()
         self._counting = threading.Lock()
         self._is_aside = aside

@@ -192,7 +192,7 @@ class TelemetryObserver(Observer):
             self._ejected.add(-1, {"pairbus.namespace": self._namespace})
 
     def close(self) -> None:
-        """Stop reporting: the meter keeps its callback for ever, and gets nothing more from it."""
+        """Stop reporting: the meter keeps its callback forever, and gets nothing more from it."""
         self._states = {}
         if self._out:
             self._ejected.add(-len(self._out), {"pairbus.namespace": self._namespace})

@@ -192,7 +192,7 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
                         result = await guarded.in_place(operation, loop.time(), deadline)
                     else:
                         result = await self._on_terms(guarded, operation, deadline, terms)
-                    if guarded.fired:  # in the very moment in which the answer came: the socket is shut
+                    if guarded.fired:  # in the moment in which the answer came: the socket is shut
                         self._discard(guarded)
                     return result
                 except sdk.LinkLost as error:

@@ -63,7 +63,7 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
 
     async def close(self) -> None:
         """Ends timers and pings, and waits for the end of those that were under way; and for coroutines that are still
-        being told, but not for ever."""
+        being told, but not forever."""
         self.closed = True
         self._pings_due.clear()
         self._keep_time()

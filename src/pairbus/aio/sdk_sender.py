@@ -41,7 +41,7 @@ from pairbus.pairing.routing.verdicts import said
 
 T = TypeVar("T")
 
-# Tasks that clear up; asyncio itself keeps only weak references to its tasks.
+# Tasks that clean up; asyncio itself keeps only weak references to its tasks.
 _background: set[asyncio.Task[None]] = set()
 
 CANCELLATIONS: Final = 4
@@ -240,7 +240,7 @@ class SdkSender(SdkSenderBase):
         await asyncio.wait({in_background(self.close)}, timeout=timeout_s)
 
     async def close(self) -> None:
-        """Close it in its own time: the SDK says goodbye to the peer, and a hung one costs that time."""
+        """Close it in its own time: the SDK closes the connection with the peer, and a hung one costs that time."""
         sdk.quiet()
         self._alarm.end()
         self._in_place = False
@@ -304,7 +304,7 @@ class SdkSender(SdkSenderBase):
 
 
 class Opening(Generic[T]):
-    """A call in its own task, because it may open a link. Left behind at the deadline, it clears up itself."""
+    """A call in its own task, because it may open a link. Abandoned at the deadline, it cleans up itself."""
 
     def __init__(self, guarded: SdkSender, call: Callable[[], Awaitable[T]], ends: float) -> None:
         self.guarded = guarded
@@ -315,7 +315,7 @@ class Opening(Generic[T]):
         self.error: BaseException | None = None
         #: Its sender must not be used again, and is closed.
         self.spoilt = False
-        #: Nobody waits for its answer any more.
+        #: Nobody waits for its answer any longer.
         self.is_abandoned = False
         self._task: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -388,7 +388,7 @@ def _transport_of(handler: Any) -> Any:
 
 
 def _connection_of(transport: Any) -> Any:
-    """The loop's own transport under one of the SDK's: its `abort` ends it at once, without a word to the peer."""
+    """The loop's own transport under one of the SDK's: its `abort` ends it at once, without telling the peer."""
     writer = getattr(transport, "writer", None)
     if writer is not None:
         return writer.transport

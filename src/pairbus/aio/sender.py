@@ -94,7 +94,7 @@ class PairedSender(ServiceBusSender):
         adopted._primary = cls._guarded_sender(make, adopted.entity_name, context.monitor.link_opened)
         adopted._backlog = {}
         adopted._token = object()
-        # The SDK's keep-alive would hold its connections for ever. What is collected can't close them itself: that
+        # The SDK's keep-alive would hold its connections forever. What is collected can't close them itself: that
         # may happen anywhere, under any lock.
         finalizer = weakref.finalize(adopted, context.dropped.append, (adopted._primary, adopted._backlog))
         finalizer.atexit = False

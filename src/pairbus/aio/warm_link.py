@@ -26,11 +26,11 @@ _log: Final = logging.getLogger("pairbus.pairing")
 #: How often it is looked after. Looking costs nothing on the wire.
 LOOK_S: Final = 15.0
 OPEN_S: Final = 10.0
-#: So long closing waits for an opening that it ends.
+#: How long closing waits for an opening that it ends.
 END_S: Final = 0.1
-#: So long a sender's own link may wait while others use this one.
+#: How long a sender's own link may wait while others use this one.
 SHARED_S: Final = 0.25
-#: So many of the senders' own links are being opened at once: hundreds would leave no time for the sends over this one.
+#: How many of the senders' own links are opened at once: hundreds would leave no time for sends over this one.
 OPENINGS_AT_ONCE_MAX: Final = 8
 
 

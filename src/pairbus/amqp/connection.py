@@ -158,7 +158,7 @@ class Connection:
         return events
 
     def poll(self) -> list[Event]:
-        """Return events that no input brought about: a peer that `tick` gave up."""
+        """Return events that no input caused: a peer that `tick` gave up."""
         events = self._events
         self._events = []
         return events

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """`is_unknown`: it is refused, but may have been carried out all the same, which only a restart shows."""
+    """`is_unknown`: it is refused, but may still have been carried out, which only a restart shows."""
 
     condition: str
     description: str

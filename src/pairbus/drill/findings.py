@@ -33,7 +33,7 @@ class Tile(NamedTuple):
 class Table(NamedTuple):
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
-    #: So many columns from the left are words, the others figures.
+    #: How many columns from the left are words, the others figures.
     words: int = 1
 
 

@@ -160,7 +160,7 @@ async def receive(settings: dict[str, Any], client: ServiceBusClient, enough: En
 
 
 async def _receive_from(client: ServiceBusClient, entity: dict[str, Any], received: Received) -> None:
-    """Receive for ever; during an outage receivers fail as with the bare SDK, so they are made anew."""
+    """Receive forever; during an outage receivers fail as with the bare SDK, so they are made anew."""
     name = entity["name"]
     while True:
         try:

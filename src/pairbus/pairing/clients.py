@@ -27,7 +27,7 @@ def namespace_of(client: Any) -> pair_validation.NamespaceIdentity:
 def validated_options(client: Any, options: Any) -> SendAvailabilityPairedNamespaceOptions:
     """Return the options if the clients and the administration client may be paired, else raise."""
     me, manager = pair_member(client), getattr(options, "secondary_namespace_manager", None)
-    # As the SDK's differ: one's `create_queue` is a coroutine function.
+    # The SDK's two classes differ: one's `create_queue` is a coroutine function.
     manager_is_async = None if manager is None else inspect.iscoroutinefunction(manager.create_queue)
     other = pair_member(getattr(options, "messaging_factory", None))
     return pair_validation.check(me, other, options, managed_namespace(options, me), manager_is_async)

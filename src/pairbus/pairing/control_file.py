@@ -18,13 +18,13 @@ from pairbus.pairing.errors import ControlFileError
 from pairbus.pairing.options import ControlFile
 from pairbus.pairing.routing.pins import BYTES_MAX, SETTLED_S, ControlFileLog, Pins
 
-#: Between two looks of a client.
+#: Seconds between two looks of a client.
 INTERVAL_S: Final = 5.0
-#: So long pairing waits for the first look.
+#: How long pairing waits for the first look.
 FIRST_LOOK_S: Final = 2.0
-#: A look that takes longer is told.
+#: A look that takes longer is reported.
 LATE_S: Final = 10.0
-#: A file that so many looks in a row have found changed just now is told: it is not followed meanwhile.
+#: A file that this many looks in a row have found just changed is reported: it is not followed meanwhile.
 CHANGING_LOOKS_MAX: Final = 10
 
 
@@ -65,8 +65,8 @@ class ControlFileReader:
             return raised
 
     def hangs(self) -> Exception | None:
-        """Return what to tell of a look that has taken for `LATE_S`; None if that was told before. Any thread may call
-        it while the look is under way."""
+        """Return what to report about a look that has taken `LATE_S`; None if that was reported before. Any thread may
+        call it during the look."""
         self._is_late = True
         if not self._log.is_late():
             return None
@@ -103,7 +103,7 @@ class ControlFileReader:
 
 
 def _read(descriptor: int) -> bytes:
-    """Return the content, and of one that is too large just enough to tell."""
+    """Return the content, or if it is too large just enough of it to notice that."""
     content = b""
     while len(content) <= BYTES_MAX and (more := os.read(descriptor, BYTES_MAX + 1 - len(content))):
         content += more

@@ -50,12 +50,12 @@ CAUSES: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Something that a client decided or was told, in words. `str()` puts the time before them."""
+    """A decision of a client, or an instruction to it, in words. `str()` puts the time before them."""
 
     at: datetime
     kind: Kind
     text: str
-    #: How often it happened, or how many messages were diverted, and when it did last.
+    #: How often it happened, or how many messages were diverted, and when it last did.
     count: int
     last: datetime
 

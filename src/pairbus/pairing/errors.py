@@ -110,7 +110,7 @@ class BodyNotCopyableError(PairingError, TypeError):
 
 
 class _TellsWhatWasSent:
-    """Tells what became of the messages of the send: each list or batch may have been sent in part."""
+    """Tells what happened to the messages of the send: a list or batch may have been sent in part."""
 
     #: Ids of the messages that a broker confirmed: do not send them again.
     confirmed_ids: tuple[str, ...] = ()

@@ -24,13 +24,14 @@ class Event:
         return _restored, (type(self), [_packed(each) if isinstance(each, BaseException) else each for each in values])
 
 
-#: So many errors behind an error are pickled with it.
+#: How many errors behind an error are pickled with it.
 _CAUSES_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class _PackedError:
-    """What can be pickled of an error: the SDK's can't be made again from their arguments, and hold tracebacks."""
+    """The parts of an error that can be pickled: the SDK's errors can't be rebuilt from their arguments, and hold
+    tracebacks."""
 
     kind: type[BaseException]
     arguments: tuple[Any, ...]
@@ -107,7 +108,7 @@ class OperatorActed(Event):
 
 @dataclass(frozen=True, slots=True)
 class ControlFileChanged(Event):
-    """The control file was read and says something else than before."""
+    """The control file was read and its content has changed."""
 
     #: Each name in the file, `*` for all others, with "failed-over", "healthy" or "auto".
     pins: tuple[tuple[str, str], ...]
@@ -115,7 +116,7 @@ class ControlFileChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class ControlFileUnusable(Event):
-    """The control file can't be read, or says nothing that can be followed: what it said last goes on to hold."""
+    """The control file can't be read or followed: its last valid content stays in force."""
 
     error: BaseException
 
@@ -143,7 +144,7 @@ class BacklogQueueLeftOut(Event):
 class WarmLinkFailed(Event):
     """The link to a backlog queue that is kept open could not be opened; it is tried again, with another queue.
 
-    Told once until it is open again.
+    Announced once until it is open again.
     """
 
     queue: int
@@ -175,7 +176,7 @@ class EntityThrottled(Event):
     entity: str
     #: Seconds from now for which sends, receives and management calls of this entity pause.
     until_s: float
-    #: Its messages do not wait so long, but go to the backlog: the option `while_throttled`.
+    #: Whether its messages go to the backlog instead of waiting: the option `while_throttled`.
     diverted: bool = False
 
 

@@ -20,11 +20,11 @@ from pairbus.pairing.routing.verdicts import is_answer, is_definite, is_silence
 # The SDK is given the caller's time; it is late by up to its socket time-out (0.2 s). This is how long it may be late.
 GRACE_S = 0.03
 CLOSE_S = 2.0
-#: A link that was not used for so long may have gone stale without a word: a network forgets an idle connection.
+#: A link that was not used for so long may have gone stale silently: a network forgets an idle connection.
 IDLE_S = 30.0
 #: A deadline that is noticed this late was noticed late by a pause of this process; the answer may be there already.
 STALLED_S = 0.05
-#: So long a call goes on after such a pause, once.
+#: How long a call goes on after such a pause, once.
 AFTER_STALL_S = 0.1
 LONGEST_S = 1e6  # locks and timers can't wait for infinity
 CLOSED = "The sender has been closed. Use ServiceBusClient to create a new one."
@@ -43,7 +43,7 @@ class SdkSenderBase:
         self.sender = sender
         #: What ends the call under way before its time, if anything: see `PrimaryTerms`.
         self.ends_at: EndsAt | None = None
-        #: What a broker answered to an earlier attempt of the call under way, if it did.
+        #: The broker's answer to an earlier attempt of the present call, if there was one.
         self.answer: ServiceBusError | None = None
         #: A link was open, so something may have been sent. While it is False, a call that was ended sends nothing.
         self.was_open = False
@@ -88,7 +88,7 @@ class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
     def __init__(
         self, make: Callable[[], Any], entity: str = "", learns: Callable[[float], None] | None = None
     ) -> None:
-        """`learns` is told how long each opening took that somebody waited for."""
+        """`learns` is called with the duration of each opening that somebody waited for."""
         self._make = make
         self._learns = learns
         self._entity = entity
@@ -121,7 +121,7 @@ class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
 
     @property
     def is_alive(self) -> bool:
-        """Whether the link is open, and its peer has not been heard to close it."""
+        """Whether the link is open and the peer is not known to have closed it."""
         guarded = self._guarded
         return guarded is not None and self._opening is None and sdk.is_alive(guarded.sender)
 
@@ -189,7 +189,7 @@ def told(error: ErrorT, *, was_open: bool) -> ErrorT:
 
 
 def answered_with(error: ServiceBusError | None, earlier: ServiceBusError | None) -> ServiceBusError | None:
-    """Return what a broker has said in this call: the failure of an attempt, if it is an answer, else the earlier one.
+    """Return the broker's answer in this call: the failure of an attempt, if it is an answer, else the earlier one.
 
     The SDK tries again after it, and silence that the retry meets must not pass for an outage.
     """
@@ -197,7 +197,7 @@ def answered_with(error: ServiceBusError | None, earlier: ServiceBusError | None
 
 
 def last_word(error: BaseException, answer: ServiceBusError | None) -> BaseException:
-    """Return what a call ends with: after a broker's answer silence is only its cause."""
+    """Return the error that ends a call: after a broker's answer silence is only its cause."""
     if answer is None or not isinstance(error, OperationTimeoutError):
         return error
     answer.__cause__ = error

@@ -24,7 +24,7 @@ from pairbus.pairing.routing.pins import SETTLED_S, Pins
 from pairbus.pairing.routing.verdicts import is_reach
 
 _log: Final = logging.getLogger("pairbus.pairing")
-#: Past this many hung pings, further entities' pings wait for their turn.
+#: Beyond this many hung pings, the pings of further entities wait for their turn.
 PINGS_AT_ONCE_MAX: Final = 32
 
 Callback = Callable[[Event], object]
@@ -79,7 +79,7 @@ class HealthMonitorBase(Generic[PingerT]):
         self._control_file = control_file
         #: When to look at the control file next; None: there is none, or a look is under way.
         self._look_due: float | None = None
-        #: When the look under way has taken too long; None: there is none, or that was told.
+        #: When the present look will have taken too long; None if there is none, or that was reported.
         self._look_late: float | None = None
         self._has_looked = False
         self._set_observers(observers)
@@ -215,7 +215,7 @@ class HealthMonitorBase(Generic[PingerT]):
         self.attend()
 
     def _tell_untold(self) -> None:
-        """Hands every untold event to all who listen, whatever one of them raises."""
+        """Pass every pending event to all listeners, whatever one of them raises."""
         passing: BaseException | None = None
         while self._untold:
             event = self._untold.popleft()
@@ -234,14 +234,14 @@ class HealthMonitorBase(Generic[PingerT]):
 
     @property
     def is_telling_here(self) -> bool:
-        """Whether the caller is a subscriber's callback that is being told."""
+        """Return whether the caller is a subscriber's callback."""
         raise NotImplementedError
 
     def _prepare(self) -> None:
         raise NotImplementedError
 
     def attend(self) -> None:
-        """Carries out what the coordinator asks for, after whatever may have changed a state."""
+        """Carry out the coordinator's commands, after anything that may have changed a state."""
         raise NotImplementedError
 
     def _tell(self) -> None:

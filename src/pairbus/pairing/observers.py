@@ -36,7 +36,7 @@ _WHY_CHARS_MAX: Final = 300
 
 
 class Observer:
-    """Does nothing: derive from it and override what you want to hear. Safe to call from any thread."""
+    """Does nothing: derive from it and override the methods that you need. Safe to call from any thread."""
 
     #: Whether `sent` is called at all.
     wants_sends: bool = False
@@ -71,7 +71,7 @@ class Observer:
         """Something happened, in the order in which it did."""
 
     def close(self) -> None:
-        """The paired client has closed; nothing more will come."""
+        """The paired client has closed; there will be no more calls."""
 
 
 def outcome_of(error: BaseException | None) -> str:
@@ -114,7 +114,7 @@ Line = Callable[[Any], tuple[int, str]]
 
 
 def _state_changed(event: events.StateChanged) -> tuple[int, str]:
-    # The return is a warning too: who was told that an outage began must not have to guess that it is over.
+    # The return is a warning too: a reader who saw that an outage began must not have to guess that it is over.
     behind = "" if event.error is None else f"; last error: {brief(event.error)}"
     return logging.WARNING, f"{event.entity} is {event.state.value}, was {event.previous.value}: {event.cause}{behind}"
 
@@ -183,8 +183,8 @@ class LedgerObserver(Observer):
     """Writes `send`, `divert`, `receive`, `poll`, `settle`, `dead-letter`, `ping` and `state` lines
     (docs/reference/ledger.md).
 
-    A line costs a few microseconds in the caller's thread; the file is written by a daemon thread of its own, which a
-    forked child starts anew at its first line. `primary` and `secondary` are the namespaces' names in the ledger.
+    A line costs a few microseconds in the caller's thread; a separate daemon thread writes the file, and a forked child
+    starts a new one at its first line. `primary` and `secondary` are the namespaces' names in the ledger.
     """
 
     wants_sends = True

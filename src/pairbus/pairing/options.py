@@ -70,7 +70,7 @@ PROFILES: Final[dict[str, dict[str, Any]]] = {
 
 
 class Check(Generic[ReadT, GivenT]):
-    """What an option may hold, in words, and the function that turns a given value into what `Settings` holds.
+    """The allowed values of an option, in words, and the function that converts a given value into that of `Settings`.
 
     It raises ValueError, TypeError or OverflowError for a value that is not allowed.
     """
@@ -482,7 +482,7 @@ class PairedNamespaceOptions:
             raise _in_use()
 
     def claim(self) -> None:
-        """By the client that is about to pair."""
+        """Called by the client that is about to pair."""
         try:
             self._unclaimed.pop()
         except IndexError:
@@ -490,11 +490,11 @@ class PairedNamespaceOptions:
         self._asked = self._settings
 
     def found(self, count: int) -> None:
-        """From now on the attribute is the number of backlog queues that pairing found or made."""
+        """Make the attribute the number of backlog queues that pairing found or made."""
         self._settings = replace(self._settings, backlog_queue_count=count)
 
     def release(self) -> None:
-        """After a pairing that failed: they can be set and used again, and are as they were."""
+        """Called after a failed pairing: the options can be set and used again, and have their former values."""
         if self._asked is not None:
             self._settings, self._asked = self._asked, None
         self._unclaimed = [True]
@@ -518,7 +518,7 @@ _NOT_GIVEN: Final[Any] = object()
 
 
 class SendAvailabilityPairedNamespaceOptions(_Options, PairedNamespaceOptions):
-    """Sends go on through an outage of the primary, into backlog queues in the secondary namespace.
+    """Options of a pairing in which sends go on through an outage, into backlog queues of the secondary namespace.
 
     What each option means: docs/reference/options.md. They can be set as attributes until pairing begins.
     """

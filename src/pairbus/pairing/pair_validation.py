@@ -50,14 +50,14 @@ def namespace_at(address: str, *, tls: bool) -> NamespaceIdentity:
 
 
 class PairMember(NamedTuple):
-    """What validation needs to know of one client of a pair."""
+    """The facts about one client of a pair that validation needs."""
 
     namespace: NamespaceIdentity
     entity: str | None
     is_paired: bool
-    #: None: it is no client of the SDK's at all.
+    #: None if it isn't a client of the SDK.
     is_async: bool | None
-    #: Where it is really reached, if not at its name: behind a gateway or a private link.
+    #: The address where it is really reached, if not its name: behind a gateway or a private link.
     endpoint: str | None = None
     is_closed: bool = False
     #: The primary whose secondary it is, or was until that pair was closed.
@@ -172,7 +172,7 @@ def is_connection_string(text: str) -> bool:
 def check_access(primary: str, secondary: str, credential: Any) -> None:
     """Raise InvalidOptions unless both arguments of `paired()` are usable; a host name needs a credential.
 
-    What is no host name is not shown: it may be a key.
+    A text that isn't a host name is not shown, since it may be a key.
     """
     for word, text in (("primary", primary), ("secondary", secondary)):
         if not isinstance(text, str) or not text.strip():

@@ -92,7 +92,7 @@ class PendingSend:
     are confirmed in order, so the messages that backlog queues have confirmed are always the first ones.
     """
 
-    # What a healthy send never changes stands here, not in each of them.
+    # Class attributes: values that a healthy send never changes.
     #: How many messages backlog queues have confirmed.
     confirmed = 0
     # Messages before this index may have arrived: they were sent, and no answer came.
@@ -289,7 +289,7 @@ def may_have_arrived(error: BaseException) -> bool:
     """Return whether a send that failed with this error may have been stored nevertheless.
 
     A message that a broker refused, that was not tried or for which no link was open was not stored; after a lost
-    connection or a time-out nobody knows. That is so too where the SDK tried again after the refusal.
+    connection or a time-out that is unknown, even if the SDK tried again after the refusal.
     """
     if is_nothing_sent(error):
         return False
@@ -302,5 +302,5 @@ def may_have_arrived(error: BaseException) -> bool:
 
 
 def is_away(error: BaseException, settings: Settings) -> bool:
-    """Return whether a link failed to open because the primary is away or busy, not through the caller's mistake."""
+    """Return whether a link failed to open because the primary is down or busy, not through the caller's mistake."""
     return isinstance(error, NotTriedError) or settings.classifier(error) is not Verdict.REFUSED

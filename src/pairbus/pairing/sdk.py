@@ -52,7 +52,7 @@ from pairbus.pairing.errors import ForkedClientError, NotTriedError, PairingErro
 from pairbus.pairing.routing import budget
 from pairbus.pairing.routing.budget import Retries
 
-# What the SDK says of an error it says in its own log, as if we were not there.
+# The SDK's own log messages about an error, as without a pairing.
 _SDK_LOG = logging.getLogger("azure.servicebus._base_handler")
 
 
@@ -92,7 +92,7 @@ def is_open(sender: Any) -> bool:
 
 
 def is_alive(sender: Any) -> bool:
-    """Return whether the link is open as far as the SDK has heard: it listens every 30 s, and tells nobody."""
+    """Return whether the link is open as far as the SDK knows: it checks every 30 s, and notifies nobody."""
     handler = sender._handler
     if not is_open(sender) or handler is None:
         return False
@@ -108,7 +108,7 @@ def sizes(sender: Any) -> tuple[int, int]:
 
 
 def translated(sender: Any, exception: BaseException) -> ServiceBusError:
-    """Return the error that the SDK would raise for what its AMQP library raised."""
+    """Return the error that the SDK would raise for this error of its AMQP library."""
     error: ServiceBusError = sender._amqp_transport.create_servicebus_exception(
         _SDK_LOG, exception, custom_endpoint_address=sender._config.custom_endpoint_address
     )
@@ -137,13 +137,14 @@ def spoils(error: BaseException) -> bool:
         return True
     if isinstance(error, ServiceBusError):
         return bool(error._shutdown_handler)
-    # Either a message that can't be encoded, or a signal handler's, in the midst of whatever the SDK was doing.
+    # Either a message that can't be encoded, or a signal handler's, in the middle of whatever the SDK was doing.
     return not isinstance(error, TypeError | ValueError | AttributeError | ArithmeticError)
 
 
 def is_interruption(exception: BaseException) -> bool:
-    """Whether it can only have come out of a signal handler: neither Python, nor the SDK, nor what it stands on has
-    such an error. The SDK would take it for a failure of the connection, and the application never see it again."""
+    """Return whether the error can only come from a signal handler: neither Python nor the SDK nor its dependencies
+    have such an error. The SDK would take it for a failure of the connection, and the application would never see
+    it."""
     package = type(exception).__module__.partition(".")[0]
     return package not in sys.stdlib_module_names and package not in ("azure", "pairbus", "websocket")
 
@@ -176,7 +177,7 @@ def tls_context(ca_file: str | None) -> ssl.SSLContext:
         status = os.stat(name)
         return _loaded(name, status.st_mtime_ns, status.st_size)
     except FileNotFoundError as error:
-        error.filename = {"ca_certs": name}  # by which the SDK tells it from a lost connection
+        error.filename = {"ca_certs": name}  # by which the SDK distinguishes it from a lost connection
         raise
 
 
@@ -192,8 +193,8 @@ _is_ours: ContextVar[bool] = ContextVar("pairbus_is_ours", default=False)
 
 
 def quiet() -> None:
-    """Have the SDK say nothing, in this task or thread, of a link whose closing did not end in time: what became of the
-    send is told by its error, and the link is thrown away."""
+    """Silence the SDK's log, in this task or thread, about a link whose closing did not end in time: the send's error
+    tells what happened, and the link is discarded."""
     _is_ours.set(True)
 
 

@@ -118,7 +118,7 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
             while self._wait_and_tick():
                 self.attend()
         except BaseException:
-            # Without this the timers of this client would stand still for ever; the next send starts a thread again.
+            # Without this the timers of this client would stand still forever; the next send starts a thread again.
             with self.lock:
                 self._thread = None
             raise

@@ -52,7 +52,7 @@ class Latch:
         self._lock.release()
 
     def wait(self, timeout_s: float = -1) -> bool:
-        """Wait until the flag is set or the time is over, and return whether it is set; without a time, for ever."""
+        """Wait until the flag is set or the time is over, and return whether it is set; without a time, forever."""
         if not self._is_set and self._lock.acquire(timeout=timeout_s):
             self._lock.release()
         return self._is_set

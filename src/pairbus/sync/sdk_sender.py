@@ -272,7 +272,7 @@ class SdkSender(Guard):
         in_background(self.close).join(timeout_s)
 
     def close(self) -> None:
-        """Close it in its own time: the SDK says goodbye to the peer, and a hung one costs that time."""
+        """Close it in its own time: the SDK closes the connection with the peer, and a hung one costs that time."""
         self.is_in_place = False
         self.arm(time.monotonic() + CLOSE_S)
         try:
@@ -285,7 +285,7 @@ class SdkSender(Guard):
 
 
 class Opening(Generic[T]):
-    """A call on its own thread, because it may open a link. Left behind at the deadline, it clears up itself."""
+    """A call on its own thread, because it may open a link. Abandoned at the deadline, it cleans up itself."""
 
     def __init__(self, guarded: SdkSender, call: Callable[[], T], ends: float) -> None:
         self.guarded = guarded
@@ -296,7 +296,7 @@ class Opening(Generic[T]):
         self.error: BaseException | None = None
         #: Its sender must not be used again, and is closed.
         self.spoilt = False
-        #: Nobody waits for its answer any more.
+        #: Nobody waits for its answer any longer.
         self.is_abandoned = False
         self._done = Latch()
         self._lock = threading.RLock()  # a signal handler that closes the sender may interrupt who holds it

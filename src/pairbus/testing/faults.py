@@ -89,7 +89,7 @@ class fault:
     def _ask(self, message: dict[str, Any]) -> None:
         broker = self._broker
         if not isinstance(broker, Path) and _runs_on_this_loop(broker):
-            # The control socket is served by this very loop: waiting for it here would wait for ever.
+            # The control socket is served by this very loop: waiting for it here would wait forever.
             faults = {name: broker.faults(name) for name in broker.namespaces}
             message["namespace"] = self._chosen(list(faults))
             _check(Commands(faults).answer(message, broker.clock()))

@@ -400,7 +400,7 @@ class Receiver(ReopeningLink):
 
     def too_large(self, event: DeliveryTooLarge) -> None:
         if not event.settled:
-            # its delivery count rises, so that it ends in the dead-letter queue rather than coming for ever
+            # its delivery count rises, so that it ends in the dead-letter queue rather than coming forever
             event.link.settle(event.delivery_id, event.delivery_id, ABANDON)
         self._oversized = TooLarge(
             "amqp:link:message-size-exceeded",

@@ -11,7 +11,7 @@ The rules:
   that is no longer there (in a deferral: that is deferred) is settled. One that was to be given back is back either
   way. Where nothing tells, it is lost: what may come again is never said to be settled.
 - Any other error ends it, and is the answer for the token and for all after it, for which nothing is asked then.
-  `outcome_unknown` says whether the request may have been carried out all the same.
+  `outcome_unknown` says whether the request may still have been carried out.
 - Nothing is tried again: only the caller knows how long its locks last, and what it risks.
 - Reason and description go with 'suspended' (dead-letter) only. A dead letter can't be dead-lettered again; that is for
   the caller to know, since tokens don't tell.

@@ -332,7 +332,7 @@ class Transport(asyncio.Protocol):
         if self._socket is not None:
             self.flush()  # a close frame with our reason may be waiting
             self._socket.close()
-            # a peer that doesn't read would keep a closing socket for ever
+            # a peer that doesn't read would keep a closing socket forever
             self.loop.call_later(CLOSE_S_MAX, self._socket.abort)
         owners, self._owners = self._owners, set()
         self.watchers.clear()

@@ -183,7 +183,7 @@ class AmqpConnection(asyncio.Protocol):
         self._work()
 
     def _work(self) -> None:
-        self._flush_due = True  # what the events bring about is written below, not in its own turn
+        self._flush_due = True  # what the events cause is written below, not in its own turn
         now = monotonic()
         # a loop may hand us many reads in one turn: they are one as long as others had less time than we
         self._used_s = max(0.0, self._used_s - (now - self._stopped_at))
@@ -325,7 +325,7 @@ class AmqpConnection(asyncio.Protocol):
         if self._transport is not None and not self._is_leaving:
             self._is_leaving = True
             self._transport.close()
-            # one that does not read would stay for ever
+            # one that does not read would stay forever
             self._linger_timer = self.loop.call_later(_LINGER_S, self.abort)
 
     def silence(self, on: bool) -> None:

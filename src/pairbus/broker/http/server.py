@@ -287,7 +287,7 @@ class HttpProtocol(asyncio.Protocol):
         self._set_timer(None)
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
-        # Before the bytes that came early: what they bring about may be to stop reading again.
+        # Before the bytes that came early: what they cause may be to stop reading again.
         self._transport.resume_reading()
         early, ended = self._h11.trailing_data
         if early:

@@ -25,7 +25,7 @@ NONE_DOWN: Final[frozenset[int]] = frozenset()
 
 
 def partition_for(key: str) -> int:
-    """Return the partition of a key: the same one for ever, since what is stored lies there."""
+    """Return the partition of a key: the same one forever, since what is stored lies there."""
     return crc32(key.encode()) % PARTITIONS
 
 

@@ -146,7 +146,7 @@ class _Replay:
                     )
                 self._drop(entity)
                 continue
-            # A creation that the disk answered with an error may have been written all the same, and made again.
+            # A creation that the disk answered with an error may still have been written, and made again.
             key = (entity.topic_id if isinstance(entity, Subscription) else 0, entity.name.lower())
             if isinstance(entity, TransferQueue):
                 key = (entity.owner_id, TRANSFER_SUFFIX)

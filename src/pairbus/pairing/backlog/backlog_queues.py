@@ -16,7 +16,7 @@ from typing import Any, Final
 from pairbus.pairing.errors import InvalidOptions
 
 INFIX: Final = "/x-servicebus-transfer/"
-UNLIMITED: Final = "P10675199DT2H48M5.4775807S"  # how the service writes: for ever
+UNLIMITED: Final = "P10675199DT2H48M5.4775807S"  # how the service writes: forever
 # A queue that can't be made is tried this often, then left out.
 TRIES: Final = 3
 

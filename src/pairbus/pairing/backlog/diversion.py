@@ -252,7 +252,7 @@ def divert_batch(batch: ServiceBusMessageBatch, path: str, *, now_unix: float, m
 
 
 class _EncodedOnly:
-    """Stands for a message of which there are only the bytes.
+    """Stands for a message of which only the bytes are known.
 
     A sender of the SDK rebuilds a batch of another transport from its message objects. With this one it raises
     TypeError; with none it would send an empty batch and have it confirmed.

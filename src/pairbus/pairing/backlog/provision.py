@@ -21,7 +21,7 @@ _NO_ACCESS: Final = (ClientAuthenticationError, ServiceBusAuthenticationError, S
 
 
 class Provision:
-    """Which backlog queues exist, and which were left out.
+    """The backlog queues that exist, and those that were left out.
 
     `give_up_after_s` bounds the time that failing tries may take together; those that succeed do not count, however
     many there are.
@@ -58,8 +58,7 @@ class Provision:
 
     @property
     def to_read(self) -> tuple[int, ...]:
-        """The queues for a syphon: all that there are, no matter who made them; without a listing as many as were asked
-        for."""
+        """The queues for a syphon: all that exist, whoever made them; without a listing as many as were asked for."""
         return tuple(sorted(self._found | self._extra)) if self.is_managed else tuple(range(self.count))
 
     def path(self, index: int) -> str:
@@ -87,14 +86,14 @@ class Provision:
         self.left_s -= seconds
 
     def try_again(self, error: BaseException, tries: int) -> bool:
-        """After a queue could not be made: three times, but a right that is lacking does not come by asking."""
+        """Return whether to try again to make a queue: up to three times, but not if a right is missing."""
         return tries < backlog_queues.TRIES and not self.is_hopeless(error)
 
     def leave_out(self, index: int, error: BaseException) -> None:
         self.left_out.append(BacklogQueueLeftOut(index, error))
 
     def is_hopeless(self, error: BaseException) -> bool:
-        """After a try that failed: would the next ones only fail the same way, and take their time for it?"""
+        """Return, after a failed try, whether the next ones would only fail in the same way and take time."""
         return is_no_access(error) or self.left_s <= 0
 
     def check(self) -> None:
@@ -102,7 +101,7 @@ class Provision:
         if self._found:
             return
         errors = [event.error for event in self.left_out]
-        # One that time may mend says more of the secondary than one queue that nobody has made.
+        # An error that may pass says more about the secondary than one missing queue.
         last = next((error for error in errors if is_reach(error)), errors[-1] if errors else None)
         lacking = "is there or could be made" if self.is_managed else "can be sent to"
         raise self.failed(
@@ -128,12 +127,13 @@ class Provision:
 
 
 def is_unavailable(error: PairingFailed) -> bool:
-    """Of reach, so that trying again may help: what `on_secondary_unavailable="degrade"` is for."""
+    """Return whether the secondary can't be reached, so that trying again may help, as
+    `on_secondary_unavailable="degrade"` does."""
     return error.__cause__ is not None and is_reach(error.__cause__)
 
 
 def is_conflict(error: BaseException) -> bool:
-    """The queue is there already, made by another client a moment ago, or is being made just now."""
+    """Return whether the queue exists already, because another client has just made it or is making it."""
     return isinstance(error, HttpResponseError) and error.status_code == 409
 
 

@@ -19,7 +19,7 @@ from pairbus.pairing.backlog import diversion
 from pairbus.pairing.backlog.aliases import divert_encoded
 from pairbus.pairing.events import SizeWarning
 
-# Names, types and values of the aliases but for path and session id, and a map that needs wider sizes for them.
+# Names, types and values of the aliases except path and session id, and a map that needs wider sizes for them.
 _ALIAS_BYTES: Final = 140
 # Descriptors, list heads, the fields of fixed size.
 _FRAME_BYTES: Final = 160
@@ -200,7 +200,7 @@ class _Diversion(NamedTuple):
         return DivertedBatch(made, messages[begin:end])
 
     def _alone(self, message: Any, payload: bytes, in_batch: bytes | None) -> DivertedBatch:
-        """Divert a message by itself that no batch takes: single messages may be larger on some tiers."""
+        """Divert a message alone that fits no batch: single messages may be larger on some tiers."""
         sent = diversion.encoded(message)
         if len(payload) > self.max_message_size:
             raise self._too_large(len(sent if in_batch is None else in_batch), len(payload), self.max_message_size)

@@ -14,13 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-# Less than this is no attempt: an error then says that no time was left, rather than blame a broker.
+# With less than this there is no attempt: an error then says that no time was left, rather than blame a broker.
 LEAST_S: Final = 0.001
-# A time-out after less than this tells of an impatient caller, not of a backlog queue. Where all times are short,
-# by `send_timeout`, it shrinks with them.
+# A time-out after less than this shows an impatient caller, not a failing backlog queue. If `send_timeout` makes all
+# times short, it shrinks with them.
 PATIENCE_S: Final = 1.0
-# So long may the opening of a link to a backlog queue take, over any number of attempts: enough for a namespace
-# half a second away. After that the next attempt opens another one, and that there is none tells of the queue.
+# How long the opening of a link to a backlog queue may take, over any number of attempts: enough for a namespace half a
+# second away. After that the next attempt opens another one, and the missing link counts against the queue.
 OPENING_S: Final = 10.0
 
 
@@ -59,7 +59,7 @@ def send_fits(remaining: float, opening_took: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often a send whose both sides refuse asks them again, and how long it waits before.
+    """How often a send that both sides refuse asks them again, and how long it waits before that.
 
     These are the SDK's own retries, as the user configured them: the bare SDK would try the primary so often.
     """
@@ -77,7 +77,7 @@ class Retries:
         return min(self.backoff_max_s, self.backoff_s * growth)
 
 
-#: What the profile "interactive" grants: each side is asked twice, a second apart.
+#: The retries of the profile "interactive": each side is asked twice, a second apart.
 INTERACTIVE: Final = Retries(1, 1.0, 1.0, is_fixed=True)
 _DOUBLINGS_MAX: Final = 32
 #: The primary's share of a round is halved for each round that follows, up to so many.
@@ -87,7 +87,7 @@ _ROUNDS_MAX: Final = 3
 def share_of_round(remaining: float, rounds_left: int) -> float:
     """Return the time of the attempt at the primary that ends a round in which the backlog refused.
 
-    A primary that says nothing must not use up the time in which the backlog may take messages again.
+    A silent primary must not use up the time in which the backlog may take messages again.
     """
     return remaining / 2.0 ** min(1 + rounds_left, 1 + _ROUNDS_MAX)
 

@@ -12,7 +12,7 @@ HALT_S: Final = 10.0
 
 
 class BusyPause:
-    """The pause of one entity, and since when its sends have met nothing but a busy server."""
+    """The pause of one entity, and since when its sends have met only a busy server."""
 
     __slots__ = ("_busy_since", "until")
 
@@ -43,5 +43,5 @@ class BusyPause:
         self._busy_since = None
 
     def busy_for(self, now: float) -> float:
-        """Return for how long sends have met nothing but a busy server."""
+        """Return for how long sends have met only a busy server."""
         return 0.0 if self._busy_since is None else now - self._busy_since

@@ -68,16 +68,16 @@ class Coordinator:
         retries: Retries = NO_RETRIES,
     ) -> None:
         self.settings = settings
-        #: How often a send whose both sides refuse asks them again.
+        #: How often a send that both sides refuse asks them again.
         self.retries = INTERACTIVE if settings.profile == "interactive" else retries
         #: The share of an interval after which this client does for the first time what it does once per interval.
         self.phase = 1.0 - draw()
         self._draw = draw
-        #: What the control file says, and since when.
+        #: The pins of the control file, and since when they apply.
         self.pins: Pins = NO_PINS
         self._pinned_at = 0.0
         self.rotation = Rotation(queues, retry_interval=settings.backlog_retry_interval, choose=choose)
-        #: For the shell, in order; it takes them out.
+        #: Commands for the shell, in order; it takes them out.
         self.commands: deque[Command] = deque()
         #: When the primary last confirmed a message, of whatever entity.
         self.answered_at = -math.inf
@@ -91,9 +91,9 @@ class Coordinator:
         #: The last failure that counted of each entity that is not healthy.
         self._errors: dict[str, BaseException] = {}
         self._timers: dict[Failover, float] = {}
-        #: What holds for an attempt at the primary that has the backlog behind it whatever the options say: a trial.
+        #: The terms of an attempt at the primary that has the backlog behind it whatever the options say: a trial.
         self.trial_terms = PrimaryTerms(self.ends_at)
-        #: The same for the attempt that follows the last backlog queue: it ends with whatever says no.
+        #: The same for the attempt that follows the last backlog queue: it ends with any refusal.
         self.last_terms = PrimaryTerms(is_definite)
         # How long links to the primary may take to open; None: as long as attempts may take.
         self._openings = patience_with_openings() if settings.primary_patience == "adaptive" else None
@@ -217,7 +217,7 @@ class Coordinator:
             return
         entity = failover.entity
         until = 0.0
-        # By our own table: a user's classifier may raise, and a ping without an answer would be the last one.
+        # Uses our own table: a user's classifier may raise, and a ping without an answer would be the last one.
         if DEFAULT(error) is Verdict.BUSY:
             reachable = False
             until = self._halt(entity, now, sending=False).until
@@ -250,7 +250,7 @@ class Coordinator:
         return failover
 
     def set_pins(self, pins: Pins, now: float) -> None:
-        """Follow what the control file says from now on."""
+        """Follow these pins of the control file from now on."""
         self.commands.append(Announce(ControlFileChanged(pins.written)))
         self.pins, self._pinned_at = pins, now
         for failover in self._entities.values():

@@ -98,13 +98,13 @@ _LEAST_S: Final = budget.LEAST_S
 
 
 class Dispatch:
-    """One call on its way: `step` says what to do, the answers say what came of it."""
+    """One call in progress: `step` says what to do, and the answers report the results."""
 
     # What most sends never change stands here, not in each of them: a healthy send sets little.
     #: Where the attempt under way, or the last one, went; after `Sent` the one that was confirmed.
     route_word: Literal["primary", "backlog"] = "primary"
     queue: int | None = None
-    #: Why the message left for the backlog; None: it has not.
+    #: Why the message left for the backlog; None if it has not.
     reason: Diversion | None = None
     _outcome: Sent | Failed | None = None
     # Where the message is: "" = here, "primary", "backlog", "gone" = abandoned.
@@ -127,7 +127,7 @@ class Dispatch:
     _kept_s: float | None = None
     _tried: tuple[int, ...] = ()
     _was_trial = False
-    # In this round: whether each queue that was asked said no, and whether one said it for all of the host.
+    # In this round: whether each queue that was asked refused, and whether one refusal holds for the whole host.
     _backlog_refuses: bool | None = None
     _host_refuses = False
     _refused_at = 0.0
@@ -281,7 +281,7 @@ class Dispatch:
         return TryBacklog(pick.queue, timeout_s)
 
     def _end_round(self, now: float) -> Wait | Failed:
-        """Ask both sides anew after the SDK's wait, where the backlog said no and time is left; else fail."""
+        """Ask both sides again after the SDK's wait, if the backlog refused and time is left; else fail."""
         wait_s = self._coordinator.retries.wait_s(self._rounds) if self._backlog_refuses else None
         if wait_s is None or not budget.halt_fits(self._refused_at + wait_s, self.ends):
             return self._fail(self._backlog_unavailable(now))
@@ -369,7 +369,7 @@ class Dispatch:
             # or the control file has pinned the entity to the primary, which tells nothing of the failure.
             self._leave_or_fail((stale and failover.pin is None) or self._is_spared_failures(), error)
         elif trial and not is_of_message(error):
-            # By `AS_DESCRIBED` a refused connection counts for nothing; a refusal by the entity it is not.
+            # By `AS_DESCRIBED` a refused connection doesn't count; but it is not a refusal by the entity.
             self._trial_failed(now, error)
             if not failover.is_diverting:
                 self._fail(error)
@@ -391,8 +391,8 @@ class Dispatch:
             self._fail(error)
 
     def _leaves_throttled(self) -> bool:
-        """Have this message leave for the backlog while the busy pause lasts, if the option says so and there is a
-        backlog. The entity does not fail over by that."""
+        """Divert this message to the backlog while the busy pause lasts, if the option says so and there is a backlog.
+        The entity does not fail over by that."""
         coordinator = self._coordinator
         self._leaving = self._is_throttled = coordinator.diverts_throttled and bool(coordinator.rotation)
         return self._leaving
@@ -424,7 +424,8 @@ class Dispatch:
             self._end_round(now)
 
     def over_warm_link(self, queue: int) -> TryBacklog | None:
-        """Aim the attempt under way at this queue, to which a link is open, while its sender has none to its own.
+        """Direct the present attempt at this queue, to which a link is open, while its sender has no link to its own
+        queue.
 
         Returns None where the message is the trial of its queue, or has tried this one, or the queue is ejected. The
         sender keeps the queue that it has picked.
@@ -473,8 +474,8 @@ class Dispatch:
     def abandon(self, now: float, given_up: bool = False) -> None:
         """Give up the attempt under way, if there is one: no answer will come after a cancellation.
 
-        `given_up`: the caller did not want to wait any longer. Where the primary has been silent for longer than it may
-        be, that counts as a failure: callers who all give up early must fail over too.
+        `given_up`: the caller did not want to wait any longer. If the primary has been silent for longer than the
+        patience, that counts as a failure: callers who all give up early must fail over too.
         """
         if given_up and self._at == "primary" and not self._trial and not self._once_more:
             patience = min(self._patience_s(), self._timeout_s / 2, GIVEN_UP_S)
@@ -497,7 +498,7 @@ class Dispatch:
         self._at = ""
 
     def _says_nothing(self, error: BaseException) -> bool:
-        """The attempt did not begin, or its time was too short to tell of anything but the caller."""
+        """Return whether the attempt did not begin, or had so little time that it only tells about the caller."""
         if isinstance(error, (OperationTimeoutError, TimeoutError)):
             patient = budget.is_patient(self._granted_s, self._coordinator.settings.send_timeout)
             return not patient or isinstance(error, NotTriedError)
@@ -512,7 +513,8 @@ class Dispatch:
         return self._terms.opening_s if was_opening else self._terms.silence_s
 
     def _is_given_up(self, now: float, error: BaseException) -> bool:
-        """The caller's time was shorter than the patience, and the primary has not been silent for long."""
+        """Return whether the caller's time was shorter than the patience, and the primary has not been silent for
+        long."""
         patience = self._patience_s(error)
         if patience is math.inf or self._granted_s >= patience or not is_silence(error):
             return False
@@ -537,12 +539,14 @@ class Dispatch:
         return Diversion(rule, f"{type(error).__name__}: {error}", self._primary_s)
 
     def _is_spared_failures(self) -> bool:
-        """The caller is to see no failure of the primary: by option, or because the interval is zero."""
+        """Return whether the caller should see no failure of the primary: by option, or because the interval is
+        zero."""
         settings = self._coordinator.settings
         return settings.while_suspect == "divert" or settings.failover_interval == 0
 
     def _leave_or_fail(self, leave: bool, error: BaseException) -> None:
-        """This message goes to the backlog though the entity has not failed over; if there is a backlog."""
+        """Return whether this message goes to the backlog although the entity has not failed over, if there is a
+        backlog."""
         if leave and self._coordinator.rotation:
             self._leaving = True
         else:

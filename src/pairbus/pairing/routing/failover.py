@@ -139,7 +139,7 @@ class Failover:
         self.since = 0.0
         #: How often the primary has been taken again.
         self.epoch = 0
-        #: What brought the state about, in the words of `Input`; "": it was never left.
+        #: The cause of the state, in the words of `Input`; "" if it was never left.
         self.cause = ""
         #: When the primary was first asked since its last answer; None: it has answered.
         self.asked_at: float | None = None
@@ -286,8 +286,8 @@ class Failover:
         return commands + self._move(Input.TRIAL_REFUSED if reachable else Input.TRIAL_UNANSWERED, now)
 
     def sent_once_more(self, now: float, epoch: int) -> list[Command]:
-        """The primary confirmed a message that no backlog queue had taken, in an attempt that began while failed over.
-        An entity that the operator holds stays where it is."""
+        """Note that the primary confirmed a message that no backlog queue had taken, in an attempt that began while
+        failed over. An entity that the operator holds keeps its state."""
         commands = self.expire(now)
         if not self.is_diverting or self._held or epoch != self.epoch:
             return commands
@@ -296,7 +296,8 @@ class Failover:
         return commands + self._move(Input.SENT_ONCE_MORE if enough else Input.SENT_ONCE_MORE_COUNTED, now)
 
     def trial_abandoned(self) -> None:
-        """Note that no answer will come. The next trial comes at its time, since callers may all give up early."""
+        """Note that no answer will come. The next trial comes at its usual time, since callers may all give up
+        early."""
         self._answered()
 
     def forced(self, now: float, hold: bool, heading: Input = Input.FORCED) -> list[Command]:
@@ -316,7 +317,8 @@ class Failover:
         return self.expire(now) + self._move(Input.MARKED_HEALTHY, now)
 
     def pinned(self, now: float, pin: Pin | None) -> list[Command]:
-        """Put the entity where the control file pins it, and keep it there; None: failures and probes decide again."""
+        """Put the entity into the state that the control file pins, and keep it there; None: failures and probes decide
+        again."""
         commands = self.expire(now)
         if pin == self.pin:
             return commands

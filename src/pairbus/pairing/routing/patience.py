@@ -21,20 +21,20 @@ LEAST_S: Final = 0.25
 #: With fewer answers than this it is half of the caller's time.
 ANSWERS_MIN: Final = 20
 ANSWERS_KEPT: Final = 64
-#: After so many new answers the quantile is computed anew, once ANSWERS_KEPT are known; before, after each: the first
-#: answers of a new link are often slow ones.
+#: After this many new answers the quantile is computed again, once ANSWERS_KEPT are known; before, after each: the
+#: first answers of a new link are often slow ones.
 _REVIEW_EVERY: Final = 8
 _QUANTILE: Final = 0.9
 _MULTIPLE: Final = 12.0
 #: Openings are few, and each consists of many exchanges: one is enough to know, and they differ less than sends.
 OPENING_LEAST_S: Final = 1.0
 _OPENING_MULTIPLE: Final = 4.0
-#: So long an opening is waited for while none is known, if that is less than half of the caller's time.
+#: How long an opening is waited for while none is known, if that is less than half of the caller's time.
 OPENING_UNKNOWN_S: Final = 3.0
 _WIDEST: Final = 64.0
 #: A false alarm is forgotten, one doubling at a time, after this long without another.
 CALM_S: Final = 3600.0
-#: However patient the caller: after so long a silence of the entity a send that is given up counts.
+#: However patient the caller is, after this long a silence of the entity a send that is given up counts.
 GIVEN_UP_S: Final = 5.0
 
 
@@ -42,8 +42,8 @@ GIVEN_UP_S: Final = 5.0
 class PrimaryTerms:
     """The terms of one attempt at the primary, besides its time. With terms the attempt is measured."""
 
-    #: Says of a failure that denied or cost the link whether the attempt ends with it, after one fresh link and without
-    #: a retry of the SDK's. None: the SDK's retries go on as the user set them.
+    #: Tells whether a failure to open or keep the link ends the attempt, after one fresh link and without a retry of
+    #: the SDK. None: the SDK's retries go on as the user set them.
     ends_at: Callable[[BaseException], bool] | None = None
     #: How long an open link may be silent, from the beginning of the send on it.
     silence_s: float = math.inf
@@ -54,7 +54,7 @@ class PrimaryTerms:
 
 
 class Patience:
-    """What the sends of one entity took lately, and how long its silence is waited for."""
+    """How long recent sends of one entity took, and how long its silence is waited for."""
 
     __slots__ = (
         "_answers_min", "_calm_at", "_factor", "_least_s", "_multiple", "_quantile_s", "_slot", "_took", "doubted",
@@ -78,7 +78,7 @@ class Patience:
         self._calm_at = math.inf
         #: How long an open link, or one that is being opened, may be silent; `unknown_s` while too little is known.
         self.silence_s = unknown_s
-        #: A silence was taken for a failure, and nothing has said yet whether the primary was away.
+        #: A silence was taken for a failure, and it is not known yet whether the primary was down.
         self.doubted = False
 
     def __repr__(self) -> str:
@@ -112,12 +112,12 @@ class Patience:
             self._review()
 
     def _review(self) -> None:
-        # The factor widens the least time too: where sends are fast, that is what was too short.
+        # The factor also applies to the minimum: if sends are fast, the minimum was too short.
         self.silence_s = self._factor * max(self._least_s, self._multiple * self._quantile_s)
 
 
 def patience_with_openings() -> Patience:
-    """Return how long a link to the primary may take to open, by what a client's openings took."""
+    """Return how long a link to the primary may take to open, based on the client's earlier openings."""
     return Patience(OPENING_LEAST_S, _OPENING_MULTIPLE, 1, OPENING_UNKNOWN_S)
 
 

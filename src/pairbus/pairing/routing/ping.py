@@ -17,8 +17,9 @@ from pairbus.pairing.routing import budget
 CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 _CONTENT_TYPE_BYTES: Final = CONTENT_TYPE.encode()
 TTL: Final = timedelta(seconds=1)
-#: What a ping gets to open its connection, however often pings come: half a second on a quiet machine, and several on a
-#: busy one or to a distant primary, where a shorter limit would throw each attempt away just before its end, for ever.
+#: The time that a ping gets to open its connection, however short the interval: half a second on a quiet machine, and
+#: several on a busy one or to a distant primary, where a shorter limit would throw each attempt away just before its
+#: end, forever.
 _OPENING_S: Final = 5.0
 
 
@@ -34,7 +35,7 @@ def ping(session_id: str) -> ServiceBusMessage:
 
 
 def is_ping(message: Any) -> bool:
-    """Of a received SDK message: brokers that don't know pings deliver them, and our receivers drop them.
+    """Return whether a received SDK message is a ping: some brokers deliver pings, and our receivers drop them.
 
     Looks at the field itself: the SDK's property decodes it, and this is asked of every message received.
     """

@@ -91,7 +91,7 @@ def _brief(value: object) -> str:
 
 
 class ControlFileLog:
-    """What was seen of a control file so far, so that each change and each failure is told once.
+    """Remembers what was read from a control file, so that each change and each failure is reported once.
 
     A look at the file gives a `mark`, which is the same as long as the content is.
     """
@@ -102,10 +102,10 @@ class ControlFileLog:
         self._mark: Hashable = None
         self._pins = NO_PINS
         self._told: Hashable = None
-        # What the last look found, though it may not have been read.
+        # The mark of the last look, although the content may not have been read.
         self._seen: Hashable = None
         self._is_first = True
-        # A look that took too long was told, and none has come back in time since.
+        # A look that took too long was reported, and none has ended in time since.
         self._late = False
 
     def __repr__(self) -> str:
@@ -124,12 +124,12 @@ class ControlFileLog:
         return is_first or was_seen or age_s >= SETTLED_S
 
     def is_late(self) -> bool:
-        """Note that a look takes too long; return whether that is to be told."""
+        """Note that a look takes too long; return whether to report that."""
         was_late, self._late = self._late, True
         return not was_late
 
     def answered(self, late: bool) -> None:
-        """Note that a look has come back; the first that does so in time, after one that did not, is news."""
+        """Note that a look has ended; the first that ends in time, after one that did not, is news."""
         if self._late and not late:
             self._late = False
             self._mark, self._told = None, "late"
@@ -148,7 +148,7 @@ class ControlFileLog:
         return pins
 
     def is_news(self, error: BaseException) -> bool:
-        """Return whether this failure is to be told: it differs from the last one, or the content has changed since."""
+        """Return whether to report this failure: it differs from the last one, or the content has changed since."""
         what = (self._mark if isinstance(error, ControlFileError) else None, type(error), getattr(error, "errno", None))
         if not isinstance(error, ControlFileError):
             self._mark = None  # whatever is there next is read anew

@@ -28,7 +28,7 @@ class _Out:
 
     def __init__(self, due: float, has_refused: bool) -> None:
         self.due = due
-        #: It said no when it was asked last, so that asking it costs no waiting.
+        #: It refused when it was last asked, so asking it takes no waiting.
         self.has_refused = has_refused
         #: Whose message is its trial, if one is under way.
         self.trying: object = None
@@ -87,7 +87,7 @@ class Rotation:
         """Return the next queue for a message of this sender that has tried `tried`; None if none is left.
 
         With `may_try` an ejected queue whose time has come goes first: one for each message, unless nothing else is
-        left. Where nothing is left at all, a message that has tried none asks one that said no when it was asked last,
+        left. If nothing is left at all, a message that has tried none asks one that refused when it was last asked,
         whatever its time. `by` answers for the trial, or has it `abandoned`.
         """
         usable = [queue for queue in self._in if queue not in tried] if tried else self._in
@@ -142,7 +142,7 @@ class Rotation:
         )
 
     def sent(self, pick: Pick) -> list[Command]:
-        """Note a success. A late one, of an attempt from before the ejection, does not bring the queue back."""
+        """Note a success. A late success, of an attempt from before the ejection, does not bring the queue back."""
         if not pick.trial or not self._end_trial(pick):
             return []
         del self._out[pick.queue]
@@ -166,7 +166,7 @@ class Rotation:
     def spared(self, pick: Pick, now: float) -> None:
         """Note an attempt that says nothing about the queue: cancelled, not begun, or the message's own fault.
 
-        A trial is put off, so that callers who give up early do not all have to be trials.
+        A trial is postponed, so that callers who give up early do not all become trials.
         """
         if pick.trial and self._end_trial(pick):
             self._out[pick.queue].due = now + self._retry_interval

@@ -142,7 +142,8 @@ def is_authentication(error: BaseException) -> bool:
 
 
 def _no_word_on_the_token(error: BaseException) -> bool:
-    """The node that checks tokens failed: it answered neither yes nor no (4xx; 408 and 429 are no answer either)."""
+    """Return whether the node that checks tokens failed: it neither accepted nor refused (4xx; 408 and 429 don't
+    count)."""
     inner = _inner(error)
     if not is_authentication(error) or not _named(inner, "TokenAuthFailure"):
         return False
@@ -168,7 +169,8 @@ _NO_FILE: Final = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 def _credential_out_of_reach(error: BaseException) -> bool:
-    """Where tokens come from can't be reached, or fails itself: no word on the credential."""
+    """Return whether the issuer of tokens can't be reached, or fails itself, which says nothing about the
+    credential."""
     if not isinstance(error, ClientAuthenticationError):
         return False
     status = getattr(error, "status_code", None)
@@ -199,7 +201,7 @@ _ON_OUR_SIDE: Final = ("_encode", "_cbs_async", "cbs", "authentication", "_authe
 
 
 def _garbled(error: BaseException) -> bool:
-    """The SDK stumbled over what the peer said (or stopped saying): a proxy's page, a cut frame."""
+    """Return whether the SDK failed on the peer's data, or its end: a proxy's page, a truncated frame."""
     if not isinstance(error, Exception) or isinstance(error, ImportError | ServiceBusError | PairingError):
         return False
     module = _sdk_module(error)
@@ -328,22 +330,22 @@ AS_DESCRIBED: Final = Table("AS_DESCRIBED", tuple(Row(c.errors, c.when, c.matche
 
 
 def is_reach(error: BaseException) -> bool:
-    """Of a ping that failed: is it for want of reach (down, silent, busy, full), which time may mend?
+    """Return whether a ping failed because the entity can't be reached (down, silent, busy, full), which may pass.
 
-    False: the entity is there and refuses (deleted, disabled, access lost), so it is `UNREACHABLE`. The answer
-    does not follow the application's classifier: that one speaks of the application's messages.
+    False: the entity is there and refuses (deleted, disabled, access lost), so it is `UNREACHABLE`. The application's
+    classifier plays no part: it is about the application's messages.
     """
     return isinstance(error, NotTriedError) or DEFAULT(error) is not Verdict.REFUSED
 
 
-# What the SDK says of a connection or a link by itself, without a word from the broker.
+# Conditions that the SDK itself gives a connection or a link, without an answer from the broker.
 _NOT_SAID: Final = frozenset({"amqp:client-error", "amqp:socket-error", "amqp:unknown-error", "amqp:vendor-error"})
 
 
 def is_answer(error: BaseException) -> bool:
     """Return whether a broker said this of the entity, the message or the token.
 
-    The SDK tries again after most answers. What the broker said wins over the silence that such a retry may meet. A
+    The SDK tries again after most answers. The broker's answer wins over the silence that such a retry may meet. A
     connection or link that was refused or closed is no answer, and neither is a time-out.
     """
     if is_authentication(error):
@@ -355,14 +357,14 @@ def is_answer(error: BaseException) -> bool:
 
 
 def is_silence(error: BaseException) -> bool:
-    """Whether nobody answered, where a refused or broken connection is an answer: time may still bring one."""
+    """Return whether nobody answered, so that an answer may still come; a refused or broken connection is an answer."""
     return not is_answer(error) and any(
         isinstance(each, OperationTimeoutError | TimeoutError) for each in _causes(error)
     )
 
 
 def is_definite(error: BaseException) -> bool:
-    """Return whether somebody said no, so that waiting for an answer to this attempt is useless."""
+    """Return whether the attempt was definitely refused, so that waiting for an answer is useless."""
     return not isinstance(error, NotTriedError) and not is_silence(error)
 
 
@@ -372,8 +374,8 @@ _CUT_OFF: Final = frozenset({"SSLEOFError", "SSLZeroReturnError"})
 
 
 def is_of_host(error: BaseException) -> bool:
-    """Return whether this failure holds for every entity of the host: a refused connection, an unknown host name
-    or a failed TLS handshake. A connection that was reset and a refused link say nothing of the others."""
+    """Return whether this failure holds for every entity of the host: a refused connection, an unknown host name or a
+    failed TLS handshake. A connection that was reset and a refused link say nothing about the others."""
     for each in _causes(error):
         names = {cls.__name__ for cls in type(each).__mro__}
         if names & _HOST_REFUSES and not names & _CUT_OFF:
@@ -381,15 +383,15 @@ def is_of_host(error: BaseException) -> bool:
     return False
 
 
-# With these a broker refuses the message, not the sender; another queue would say the same. (Not so amqp:not-allowed:
-# that is what a queue says that needs sessions, of every diverted message.)
+# With these a broker refuses the message, not the sender; another queue would do the same. (amqp:not-allowed is
+# different: a queue that requires sessions gives it for every diverted message.)
 _OF_MESSAGE: Final = _TOO_LARGE | {
     "amqp:decode-error", "amqp:invalid-field", "com.microsoft:argument-error", "com.microsoft:argument-out-of-range",
 }  # fmt: skip
 
 
 def is_of_message(error: BaseException) -> bool:
-    """Whether it is the message that can't be sent as it is, to any queue: so no backlog queue is to blame.
+    """Return whether the message itself can't be sent, to any queue, so that no backlog queue is to blame.
 
     One message that can't be encoded must not take queue after queue out of the rotation.
     """
@@ -398,6 +400,7 @@ def is_of_message(error: BaseException) -> bool:
         return True
     if _sdk_module(inner).endswith("._encode"):
         return True
-    # What the SDK wraps came of sending: it is the peer's or the credential's. The rest came of making ready to send.
+    # Errors that the SDK wraps come from sending: from the peer or the credential. The others come from preparing to
+    # send.
     local = TypeError | ValueError | AttributeError | ArithmeticError
     return isinstance(error, local) and not isinstance(error, OSError)

@@ -304,7 +304,7 @@ class Ingester(Transfer):
             try:
                 files.commit(each.path, each.date, each.name)
             except BaseException:
-                self._index.forget(each.date)  # the file may be in the table all the same
+                self._index.forget(each.date)  # the file may still be in the table
                 raise
             self._index.committed(each.date, each.name)
 

@@ -47,7 +47,7 @@ TABLES: Final = ("events", "files")
 #: Bytes of JSON lines that are one of Parquet, about.
 _PACKED: Final = 10
 _SUFFIXES: Final = (".jsonl", ".jsonl.gz", f".jsonl{COMPACTED}")
-#: So many lines, about, are one task's: few enough that it keeps what it counts in memory.
+#: How many lines, about, are one task's: few enough that it keeps what it counts in memory.
 _TASK_LINES: Final = 150_000
 _READ_BYTES: Final = 1 << 20
 _FIRST_LINE_MAX: Final = 4096

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal, NamedTuple
 
 Engine = Literal["spark", "in-process"]
-#: So many messages are through in this process before Spark has started.
+#: How many messages are through in this process before Spark has started.
 IN_PROCESS_MAX: Final = 5_000
 
 

@@ -34,7 +34,7 @@ _REPEATED: Final = (
 )  # fmt: skip
 #: In the metadata of a compacted file: what it was made of.
 FIRST_LINE, SOURCE_BYTES = b"pairbus.first_line", b"pairbus.source_bytes"
-#: So many bytes of lines become a row group; memory does not depend on the size of a file.
+#: How many bytes of lines become a row group; memory does not depend on the size of a file.
 BLOCK_BYTES: Final = 16 * 1024 * 1024
 #: No line of ours is as long: a message id has 128 characters, a reason 300.
 LINE_BYTES_MAX: Final = 64 * 1024
