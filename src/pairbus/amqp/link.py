@@ -6,6 +6,7 @@ not know what a message means or who may attach; the shell stores its own object
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .errors import LimitExceeded, ProtocolViolation
@@ -30,53 +31,32 @@ Terminus = Any  # Source, Target, Coordinator or None; kept as sent
 _MASK = 0xFFFFFFFF
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class Link:
     """Base of the links of both directions: names, termini, attaching and detaching."""
 
-    __slots__ = (
-        "answered",
-        "context",
-        "credit",
-        "delivery_count",
-        "detached",
-        "drain",
-        "handle",
-        "max_message_size",
-        "name",
-        "properties",
-        "rcv_settle_mode",
-        "refused",
-        "remote_detached",
-        "remote_handle",
-        "session",
-        "snd_settle_mode",
-        "source",
-        "target",
-    )
+    session: Session
+    name: str
+    handle: int
+    remote_handle: int | None = None
+    source: Terminus = None
+    target: Terminus = None
+    properties: dict[Any, Any] | None = None
+    snd_settle_mode: int = 0
+    rcv_settle_mode: int = 0
+    #: The peer's limit for a message on this link; None where it states none.
+    max_message_size: int | None = None
+    credit: int = 0
+    drain: bool = False
+    delivery_count: int = 0
+    #: Our attach is on its way.
+    answered: bool = False
+    #: The peer attached with a null terminus and will detach with the reason.
+    refused: bool = False
+    detached: bool = False
+    remote_detached: bool = False
+    context: Any = None
     is_sender: ClassVar[bool]
-
-    def __init__(self, session: Session, name: str, handle: int) -> None:
-        self.session = session
-        self.name = name
-        self.handle = handle
-        self.remote_handle: int | None = None
-        self.source: Terminus = None
-        self.target: Terminus = None
-        self.properties: dict[Any, Any] | None = None
-        self.snd_settle_mode: int = 0
-        self.rcv_settle_mode: int = 0
-        #: The peer's limit for a message on this link; None where it states none.
-        self.max_message_size: int | None = None
-        self.credit = 0
-        self.drain = False
-        self.delivery_count = 0
-        #: Our attach is on its way.
-        self.answered = False
-        #: The peer attached with a null terminus and will detach with the reason.
-        self.refused = False
-        self.detached = False
-        self.remote_detached = False
-        self.context: Any = None
 
     def __repr__(self) -> str:
         role = "sender" if self.is_sender else "receiver"
@@ -156,18 +136,15 @@ class Link:
         raise NotImplementedError
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class SenderLink(Link):
     """A link on which this side sends."""
 
-    __slots__ = ("grants", "unseen")
     is_sender = True
-
-    def __init__(self, session: Session, name: str, handle: int) -> None:
-        super().__init__(session, name, handle)
-        #: How often the peer has asked for messages, and not merely for the rest of what it had asked for (a drain).
-        self.grants = 0
-        #: Messages that were on their way when it last did: they are part of what it asked for.
-        self.unseen = 0
+    #: How often the peer has asked for messages, and not merely for the rest of what it had asked for (a drain).
+    grants: int = 0
+    #: Messages that were on their way when it last did: they are part of what it asked for.
+    unseen: int = 0
 
     def send(
         self, payload: bytes, tag: bytes, *, settled: bool = False, message_format: int = 0, state: bytes | None = None

@@ -28,24 +28,13 @@ Span = tuple[int, int]
 Body = bytes | tuple[str, Any] | None
 
 
+@dataclass(init=False, repr=False, eq=False, slots=True)
 class Sections:
     """Where each section lies; `bare_start` to `bare_end` is what passes through unchanged (properties to footer).
 
     `is_plain`: every descriptor is a small ulong, the body is data or none, and there are neither delivery annotations
     nor a footer."""
 
-    __slots__ = (
-        "application_properties",
-        "bare_end",
-        "bare_start",
-        "body",
-        "delivery_annotations",
-        "footer",
-        "header",
-        "is_plain",
-        "message_annotations",
-        "properties",
-    )
     header: Span | None
     delivery_annotations: Span | None
     message_annotations: Span | None

@@ -7,6 +7,7 @@ are settled, so that a slow receiver also slows down the sender.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .errors import FramingError, ProtocolViolation
@@ -33,42 +34,27 @@ if TYPE_CHECKING:
 _MASK = 0xFFFFFFFF
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class Session:
-    __slots__ = (
-        "_incoming_window",
-        "_links",
-        "_links_remote",
-        "_next_incoming_id",
-        "_next_outgoing_id",
-        "_pending",
-        "_remote_window",
-        "begun",
-        "channel",
-        "connection",
-        "context",
-        "ended",
-        "next_delivery_id",
-        "remote_handle_max",
-        "unsettled",
-    )
+    connection: Connection
+    channel: int
+    begun: bool = False
+    ended: bool = False
+    context: Any = None
+    next_delivery_id: int = 0
+    #: Deliveries from the peer that we have not settled yet.
+    unsettled: int = 0
+    remote_handle_max: int = _MASK
+    _next_outgoing_id: int = 0
+    _next_incoming_id: int = 0
+    _incoming_window: int = field(init=False)
+    _remote_window: int = 0
+    _pending: deque[tuple[bytes, bytes]] = field(default_factory=deque)
+    _links: dict[int, Link] = field(default_factory=dict)  # by our handle
+    _links_remote: dict[int, Link] = field(default_factory=dict)  # by the peer's
 
-    def __init__(self, connection: Connection, channel: int) -> None:
-        self.connection = connection
-        self.channel = channel
-        self.begun = False
-        self.ended = False
-        self.context: Any = None
-        self.next_delivery_id = 0
-        #: Deliveries from the peer that we have not settled yet.
-        self.unsettled = 0
-        self.remote_handle_max = _MASK
-        self._next_outgoing_id = 0
-        self._next_incoming_id = 0
-        self._incoming_window = connection.limits.incoming_window
-        self._remote_window = 0
-        self._pending: deque[tuple[bytes, bytes]] = deque()
-        self._links: dict[int, Link] = {}  # by our handle
-        self._links_remote: dict[int, Link] = {}  # by the peer's
+    def __post_init__(self) -> None:
+        self._incoming_window = self.connection.limits.incoming_window
 
     def __repr__(self) -> str:
         return f"<Session channel {self.channel}: {len(self._links)} links, {self.unsettled} unsettled>"

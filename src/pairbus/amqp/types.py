@@ -14,6 +14,7 @@ Ranges are checked by the encoder, not here. The subclasses compare and hash as 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Self
 
 
@@ -99,20 +100,10 @@ class Array(list[Any]):
         return f"Array({super().__repr__()}{code}{descriptor})"
 
 
+@dataclass(slots=True, repr=False, unsafe_hash=True)
 class Described:
-    __slots__ = ("descriptor", "value")
-
-    def __init__(self, descriptor: Any, value: Any) -> None:
-        self.descriptor = descriptor
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Described):
-            return NotImplemented
-        return bool(self.descriptor == other.descriptor and self.value == other.value)
-
-    def __hash__(self) -> int:
-        return hash((self.descriptor, self.value))
+    descriptor: Any
+    value: Any
 
     def __repr__(self) -> str:
         return f"Described({self.descriptor!r}, {self.value!r})"

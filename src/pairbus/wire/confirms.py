@@ -7,6 +7,7 @@ are serial numbers of 32 bits that wrap (AMQP 2.8.9, RFC 1982). It does not know
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from pairbus.amqp.errors import DEAD_LETTER, OUTCOME_UNKNOWN
@@ -87,17 +88,15 @@ class Confirms(Generic[T]):
 _NEVER = float("inf")
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class Settlement(Generic[T]):
     """One call that settles many deliveries; it is over when each has been answered."""
 
-    __slots__ = ("entry", "error", "refused", "unanswered")
-
-    def __init__(self, entry: T, count: int) -> None:
-        self.entry = entry
-        self.unanswered = count
-        #: The first refusal, and the ids of all refused.
-        self.error: WireError | None = None
-        self.refused: list[int] = []
+    entry: T
+    unanswered: int
+    #: The first refusal, and the ids of all refused.
+    error: WireError | None = None
+    refused: list[int] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"<Settlement {self.unanswered} unanswered, {len(self.refused)} refused>"

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from pairbus.amqp.message import Sections, read_header, read_message_annotations, split
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class ReceivedMessage:
     """`payload` is the whole encoded message. `delivery_id` and `link` are where it can be settled on the link."""
 
-    __slots__ = ("_annotations", "_sections", "delivery_id", "link", "message_format", "payload", "settled", "tag")
-
-    def __init__(
-        self, payload: bytes, delivery_id: int, tag: bytes, link: object, settled: bool, message_format: int = 0
-    ) -> None:
-        self.payload = payload
-        self.delivery_id = delivery_id
-        self.tag = tag
-        self.link = link
-        self.settled = settled
-        self.message_format = message_format
-        self._sections: Sections | None = None
-        self._annotations: dict[Any, Any] | None = None
+    payload: bytes
+    delivery_id: int
+    tag: bytes
+    link: object
+    settled: bool
+    message_format: int = 0
+    _sections: Sections | None = field(default=None, init=False)
+    _annotations: dict[Any, Any] | None = field(default=None, init=False)
 
     def __repr__(self) -> str:
         return f"<ReceivedMessage {self.delivery_id}: {len(self.payload)} bytes{', settled' if self.settled else ''}>"

@@ -9,6 +9,7 @@ takes and returns plain values, so that the same requests can be made from anoth
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -90,24 +91,14 @@ def _operation(operation: str, server_timeout_s: float) -> bytes:
     )
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class Response:
-    __slots__ = ("body", "condition", "correlation_id", "description", "is_unknown", "status")
-
-    def __init__(
-        self,
-        correlation_id: object,
-        status: int,
-        condition: str | None,
-        description: str | None,
-        body: Any,
-        is_unknown: bool = False,
-    ) -> None:
-        self.correlation_id = correlation_id
-        self.status = status
-        self.condition = condition
-        self.description = description
-        self.body = body
-        self.is_unknown = is_unknown
+    correlation_id: object
+    status: int
+    condition: str | None
+    description: str | None
+    body: Any
+    is_unknown: bool = False
 
     def __repr__(self) -> str:
         return f"<Response to {self.correlation_id!r}: {self.status} {self.condition or ''}>"

@@ -8,6 +8,7 @@ failures count.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pairbus.pairing.events import Announce, BacklogQueueEjected, BacklogQueueReturned, Command
@@ -23,15 +24,13 @@ class Pick(NamedTuple):
     term: int
 
 
+@dataclass(slots=True, eq=False)
 class _Out:
-    __slots__ = ("due", "has_refused", "trying")
-
-    def __init__(self, due: float, has_refused: bool) -> None:
-        self.due = due
-        #: It refused when it was last asked, so asking it takes no waiting.
-        self.has_refused = has_refused
-        #: Whose message is its trial, if one is under way.
-        self.trying: object = None
+    due: float
+    #: It refused when it was last asked, so asking it takes no waiting.
+    has_refused: bool
+    #: Whose message is its trial, if one is under way.
+    trying: object = None
 
 
 class Rotation:
