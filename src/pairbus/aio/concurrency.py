@@ -33,7 +33,7 @@ async def pause(event: asyncio.Event, seconds: float) -> bool:
 
 
 async def call_all(calls: Sequence[Callable[[], Awaitable[T]]], at_once_max: int) -> list[T]:
-    """Make all the calls, so many at once, and return their results in order."""
+    """Make all the calls, a limited number at once, and return their results in order."""
     turns = asyncio.Semaphore(at_once_max)
 
     async def in_turn(call: Callable[[], Awaitable[T]]) -> T:
@@ -84,7 +84,7 @@ async def guarded_call(call: Callable[[], Awaitable[object]]) -> None:
 
 
 def is_interruption(_error: Exception) -> bool:
-    """Return False: what a signal handler raises comes out of the loop, and a cancellation is no Exception."""
+    """Return False: an exception from a signal handler is raised by the loop, and a cancellation is no Exception."""
     return False
 
 

@@ -62,8 +62,8 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
         self._tell()
 
     async def close(self) -> None:
-        """Ends timers and pings, and waits for the end of those that were under way; and for coroutines that are still
-        being told, but not forever."""
+        """Ends timers and pings, and waits for those in progress, and for a limited time for subscribers that are
+        coroutines."""
         self.closed = True
         self._pings_due.clear()
         self._keep_time()
@@ -158,7 +158,7 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
         return self._teller is not None and asyncio.current_task() is self._teller
 
     def _tell(self) -> None:
-        """Tell untold events in order: those that a callback causes come after the one that it was called for."""
+        """Deliver pending events in order: those that a callback causes come after the one that it was called for."""
         if self._telling:
             return
         self._telling = True

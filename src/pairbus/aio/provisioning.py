@@ -24,7 +24,7 @@ RETRY_DELAY_S: Final = 0.2
 
 
 async def manage(provision: Provision, manager: Any, timeout_s: float) -> None:
-    """Lists the queues, and makes those that are missing. No request takes longer than `timeout_s`."""
+    """Lists the queues, and creates those that are missing. No request takes longer than `timeout_s`."""
     try:
         missing = provision.listed([queue async for queue in manager.list_queues(**request_limits(timeout_s))])
     except (AzureError, OSError) as error:

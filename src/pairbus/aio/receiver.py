@@ -57,11 +57,11 @@ class PairedReceiver(ServiceBusReceiver, ReceiverAfterFork):  # type: ignore[mis
         check_client: Callable[[], None] = lambda: None,
         watchers: Callable[[], tuple[Observer, ...]] = tuple,
     ) -> Self:
-        """Turns a receiver that the SDK's client made into ours; it is the same object, with all that was given to it.
+        """Turns a receiver that the SDK's client created into ours; it is the same object, with all of its arguments.
 
         `on_busy` is called when the broker says that it is busy; `halted_until` says until when (monotonic seconds) the
-        entity is not to be asked, 0.0 if it may be; `check_client` raises if its client was faulted; `watchers`
-        gives those who want to hear of receives.
+        entity must not be asked, 0.0 if it may be; `check_client` raises if its client was faulted; `watchers` returns
+        the observers of receives.
         """
         receiver.__class__ = cls
         adopted = cast(Self, receiver)
@@ -83,7 +83,7 @@ class PairedReceiver(ServiceBusReceiver, ReceiverAfterFork):  # type: ignore[mis
             messages = await super().receive_messages(max_message_count, max_wait_time)
             self._tell_received(messages)
             kept = await self._without_pings(messages)
-            # Only pings: they are as good as nothing, so the call goes on for what is left of its time.
+            # Only pings: they don't count, so the call goes on for the rest of its time.
             max_wait_time = deadline - time.monotonic()
             if kept or not messages or max_wait_time <= 0:
                 return kept
@@ -107,7 +107,7 @@ class PairedReceiver(ServiceBusReceiver, ReceiverAfterFork):  # type: ignore[mis
             kept = [message for message in messages if not is_ping(message)]
             if kept or not messages:
                 return kept
-            # Only pings, and an empty list would say that nothing is left: look behind them.
+            # Only pings, and an empty list would mean that nothing is left: look behind them.
             sequence_number = (messages[-1].sequence_number or 0) + 1
             if deadline is not None and (timeout := deadline - time.monotonic()) <= 0:
                 return kept
@@ -173,7 +173,7 @@ class PairedReceiver(ServiceBusReceiver, ReceiverAfterFork):  # type: ignore[mis
         granted = self._granted(kwargs["wait_time"]) if "wait_time" in kwargs else timeout  # a step of an iteration
         deadline = None if granted is None else time.monotonic() + granted
         busy: ServiceBusServerBusyError | None = None
-        # A call without a time of its own ends like the SDK's, by its number of retries.
+        # A call without a time-out ends like the SDK's, by its number of retries.
         retries = self._config.retry_total
         wait = operation not in (self._settle_message, self._open)
         while True:

@@ -130,7 +130,7 @@ class _Alarm:
     def __init__(self) -> None:
         self.rung = False
         self._put_off = False
-        #: Of the call under way, and its task; who ends the call takes both out.
+        #: Of the present call, and its task; the code that ends the call removes both.
         self.deadline = math.inf
         self.task: asyncio.Task[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -178,7 +178,7 @@ class _Alarm:
 
 
 class SdkSender(SdkSenderBase):
-    """An SDK sender, judged by our rules. Used by one task at a time; once thrown away never used again."""
+    """An SDK sender under our rules. Used by one task at a time; never used again once it is discarded."""
 
     __slots__ = ("_alarm", "_create", "_in_place", "is_abandoned")
 
@@ -236,11 +236,11 @@ class SdkSender(SdkSenderBase):
         in_background(self.close)
 
     async def close_within(self, timeout_s: float) -> None:
-        """Close it, and wait so long for that."""
+        """Close it, and wait this long for that."""
         await asyncio.wait({in_background(self.close)}, timeout=timeout_s)
 
     async def close(self) -> None:
-        """Close it in its own time: the SDK closes the connection with the peer, and a hung one costs that time."""
+        """Close it in the background: the SDK says goodbye to the peer, and waits that long for one that hangs."""
         sdk.quiet()
         self._alarm.end()
         self._in_place = False
@@ -313,7 +313,7 @@ class Opening(Generic[T]):
         self.ends = ends
         self.answer: Any = None
         self.error: BaseException | None = None
-        #: Its sender must not be used again, and is closed.
+        #: Set when its sender must not be used again and is to be closed.
         self.spoilt = False
         #: Nobody waits for its answer any longer.
         self.is_abandoned = False
@@ -346,13 +346,13 @@ class Opening(Generic[T]):
         return self._task is not None and self._task.done()
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait for the answer, at most so long, and return whether it has come."""
+        """Wait for the answer, at most this long, and return whether it came."""
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=timeout_s)
         return self.is_over and not self.is_abandoned
 
     def abort(self) -> None:
-        """End the call; who waits for it learns that the sender is closed."""
+        """End the call; its waiter learns that the sender is closed."""
         self.guarded.abort()
         if self._task is not None:
             self._task.cancel()
@@ -378,7 +378,7 @@ class Opening(Generic[T]):
         await self.guarded.close()
 
     async def cleared_up(self, timeout_s: float) -> None:
-        """Wait until a sender that it has spoilt is closed, at most so long."""
+        """Wait until a sender that it made unusable is closed, at most this long."""
         if self._closing is not None:
             await asyncio.wait({self._closing}, timeout=timeout_s)
 
@@ -396,7 +396,7 @@ def _connection_of(transport: Any) -> Any:
 
 
 def in_background(work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
-    """Run what nobody waits for."""
+    """Run a coroutine that nobody waits for."""
     task = asyncio.get_running_loop().create_task(work())
     _background.add(task)
     task.add_done_callback(_background.discard)

@@ -52,7 +52,7 @@ class SenderContext(NamedTuple):
     settings: Settings
     #: Makes an SDK sender to the backlog queue with that index.
     make_backlog_sender: Callable[[int], ServiceBusSender]
-    #: What links have said of their limits, for senders whose own link was never open.
+    #: The limits that links have announced, for senders whose own link was never open.
     limits: pending_send.Limits
     #: The link to the backlog that stands ready; None: there is none, by option.
     warm: WarmLink | None
@@ -75,7 +75,7 @@ class PairedSender(ServiceBusSender):
     _token: object
     #: Puts its links among the dropped ones when it is collected.
     _dropped: weakref.finalize[..., Any]
-    #: What its entity is called in events and ledgers: its other senders may spell it otherwise.
+    #: The name of its entity in events and ledgers: its other senders may spell it differently.
     _entity: str
     # the SDK's
     _max_message_size_on_link: int
@@ -83,10 +83,10 @@ class PairedSender(ServiceBusSender):
 
     @classmethod
     def adopt(cls, sender: ServiceBusSender, context: SenderContext, make: Callable[[], ServiceBusSender]) -> Self:
-        """Make a paired sender of one that the SDK's client has just made and that was never open.
+        """Turn a sender that the SDK's client has just created, and that was never open, into a paired one.
 
-        So it has every attribute that the SDK gives its senders, by the SDK's own hand, whatever the version. `make`
-        gives further senders like it, which do the work.
+        So it has every attribute that the SDK gives its senders, whatever the version. `make` creates further senders
+        like it, which do the work.
         """
         sender.__class__ = cls
         adopted = cast(Self, sender)
@@ -94,8 +94,8 @@ class PairedSender(ServiceBusSender):
         adopted._primary = cls._guarded_sender(make, adopted.entity_name, context.monitor.link_opened)
         adopted._backlog = {}
         adopted._token = object()
-        # The SDK's keep-alive would hold its connections forever. What is collected can't close them itself: that
-        # may happen anywhere, under any lock.
+        # The SDK's keep-alive would hold its connections forever. A collected sender can't close them itself:
+        # collection may happen anywhere, under any lock.
         finalizer = weakref.finalize(adopted, context.dropped.append, (adopted._primary, adopted._backlog))
         finalizer.atexit = False
         adopted._dropped = finalizer
@@ -116,7 +116,7 @@ class PairedSender(ServiceBusSender):
         return f"<PairedSender {self.entity_name}: {place}>"
 
     async def __aenter__(self) -> Self:
-        """Opens the link as the SDK does, and raises as it does what is the caller's own: a wrong key, no such entity.
+        """Opens the link as the SDK does, and like it raises the caller's own mistakes: a wrong key, no such entity.
 
         But an application that starts during an outage must come as far as its first send: a primary that is away
         is no error here, and is waited for a short while only. It counts for nothing either: entering is not sending.
@@ -177,7 +177,7 @@ class PairedSender(ServiceBusSender):
                     raise action.error
         except BaseException as error:
             if dispatch is not None:
-                # Whatever is no answer of an attempt is a caller who doesn't wait any longer.
+                # Anything else than an answer means that the caller doesn't wait any longer.
                 given_up = not isinstance(error, Exception) or is_interruption(error)
                 with monitor.lock:
                     dispatch.abandon(clock(), given_up)
@@ -251,7 +251,7 @@ class PairedSender(ServiceBusSender):
                 dispatch.backlog_failed(now, failure, pending.sent_so_far())
             step = dispatch.step(now)
         monitor.attend()
-        # Where a callback sends for each event, its own messages would be events without end.
+        # If a callback sends for each event, its own messages would cause endless events.
         if monitor.has_subscribers and not monitor.is_telling_here and (confirmed := pending.newly_confirmed()):
             rule = "" if dispatch.reason is None else dispatch.reason.rule
             monitor.announce(MessageDiverted(self._entity, action.queue, len(confirmed), message_ids(confirmed), rule))
@@ -465,7 +465,7 @@ class PairedSender(ServiceBusSender):
 
 
 def dropped_links(context: SenderContext) -> list[GuardedSender]:
-    """Take out the links of senders that were dropped without being closed."""
+    """Remove and return the links of senders that were dropped without being closed."""
     links: list[GuardedSender] = []
     while context.dropped:
         primary, backlog = context.dropped.popleft()

@@ -76,7 +76,7 @@ class SyphonHost:
         )
         self._is_stopped = False
         self._pid = os.getpid()
-        self._loop = EngineLoop()  # from the beginning, so that a `stop` on another thread always finds it
+        self._loop = EngineLoop()  # created at once, so that a `stop` on another thread always finds it
 
     def __repr__(self) -> str:
         return f"<SyphonHost {self._syphon!r}>"

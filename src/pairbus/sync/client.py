@@ -56,10 +56,11 @@ class ServiceBusClient(SdkClient):
     _fault: BaseException | None = None
     _is_closed = False
     _is_pairing = False
-    #: As the primary's or as the secondary's. Then it can't be used again once it was closed, unlike the SDK's.
+    #: Whether it is a pair's primary or secondary client. Then it can't be used again once it is closed, unlike the
+    #: SDK's.
     _is_in_pair = False
     _subscribers: Subscribers | None = None
-    #: What else `paired` made, and what therefore closes with this one.
+    #: Other clients that `paired` made, which therefore close with this one.
     _owned: tuple[Any, ...] = ()
     # the SDK's
     _handlers: Any
@@ -94,7 +95,7 @@ class ServiceBusClient(SdkClient):
         observers: tuple[Observer, ...] = (),
         **options: Unpack[PairingOptions],
     ) -> Self:
-        """Make both clients and pair them; closing the returned client closes everything that this made.
+        """Create both clients and pair them; closing the returned client closes everything that this created.
 
         `primary` and `secondary` are connection strings, or host names with a `credential`. `client_options` go to both
         SDK clients (`retry_total` …), `options` are those of `SendAvailabilityPairedNamespaceOptions`.
@@ -176,12 +177,14 @@ class ServiceBusClient(SdkClient):
         return self._paired().primary_name
 
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
-        """Calls `callback` with each event, in order, on whatever thread it comes up; it must not block. What it raises
-        is logged. That messages which it sends itself were diverted is no event. The returned function ends it."""
+        """Calls `callback` with each event, in order, on whatever thread it comes up; it must not block.
+
+        Its exceptions are logged. There is no event for diverted messages that it sends itself. The returned function
+        ends the subscription."""
         return self._heard_by().subscribe(callback)
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Adds an observer; the returned function takes it off again."""
+        """Adds an observer; the returned function removes it."""
         return self._paired().monitor.observe(observer)
 
     def state(self, entity: str) -> EntityState:
@@ -194,8 +197,8 @@ class ServiceBusClient(SdkClient):
             return monitor.coordinator.states()
 
     def explain(self, entity: str) -> list[Decision]:
-        """Return the last decisions about this entity in words, oldest first: why it failed over, what pings met, what
-        operators and the control file said, and which rule sent messages to the backlog."""
+        """Return the last decisions about this entity in words, oldest first: why it failed over, the results of pings,
+        what operators and the control file said, and which rule sent messages to the backlog."""
         return self._paired().decisions.explain(entity)
 
     def force_failover(self, entity: str, hold: bool = False) -> None:
@@ -217,7 +220,7 @@ class ServiceBusClient(SdkClient):
         monitor.attend()
 
     def _heard_by(self) -> Subscribers:
-        # Made when first needed, before the pairing where someone wants to hear how that goes.
+        # Created when first needed, which is before the pairing if someone wants to hear how that goes.
         if self._subscribers is None:
             self._subscribers = Subscribers()
         return self._subscribers
@@ -276,7 +279,7 @@ class ServiceBusClient(SdkClient):
         )
 
     def _unlisted(self, sender: ServiceBusSender) -> ServiceBusSender:
-        # Who made it closes it: the SDK's close() would wait for a connection that hangs.
+        # Its creator closes it: the SDK's close() would wait for a connection that hangs.
         self._handlers.discard(sender)
         return sender
 
@@ -308,7 +311,7 @@ class ServiceBusClient(SdkClient):
 
 
 class Pairing:
-    """Holds what a client has while it is paired: the health monitor, the senders' context, the syphon."""
+    """Holds a client's parts while it is paired: the health monitor, the senders' context, the syphon."""
 
     def __init__(
         self,
@@ -363,7 +366,7 @@ class Pairing:
             self._repeated = RepeatedAttempt(self._try_again, self.settings.backlog_retry_interval, "pairbus-pairing")
 
     def stop(self) -> None:
-        """End what runs in the background: repeated attempts to pair, the syphon, timers and pings."""
+        """End the background work: repeated attempts to pair, the syphon, timers and pings."""
         self._is_stopped = True
         if self._repeated is not None:
             self._repeated.stop()

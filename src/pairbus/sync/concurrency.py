@@ -26,7 +26,7 @@ def pause(event: threading.Event, seconds: float) -> bool:
 
 
 def call_all(calls: Sequence[Callable[[], T]], at_once_max: int) -> list[T]:
-    """Make all the calls, so many at once, and return their results in order."""
+    """Make all the calls, a limited number at once, and return their results in order."""
     with ThreadPoolExecutor(max(1, min(at_once_max, len(calls))), "pairbus-calls") as pool:
         return list(pool.map(lambda call: call(), calls))
 

@@ -50,7 +50,7 @@ T = TypeVar("T")
 class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]]):
     """One SDK sender to one entity of one client. Calls from any task or thread go one after the other.
 
-    `_opening` is what may open a link: the call that has the lock, or an opening that has outlived its call.
+    `_opening` is the call that may open a link: the one that has the lock, or an opening that has outlived its call.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
         self._do(lambda sender, left_s: sender.cancel_scheduled_messages(sequence_numbers, timeout=left_s), timeout_s)
 
     def open(self, timeout_s: float, goes_on_s: float = 0.0, ends_at: EndsAt | None = None) -> None:
-        """Opens the link if it is not open, for callers that want to know before the first send. What is not open in
-        time goes on being opened for so long; meanwhile every call waits for it."""
+        """Opens the link if it is not open, for callers that want to know before the first send. An opening that isn't
+        done in time goes on for a while longer; meanwhile every call waits for it."""
         self._do(lambda sender, left_s: sdk.open_link(sender, left_s, goes_on_s), timeout_s, goes_on_s, ends_at=ends_at)
 
     @property
@@ -94,8 +94,8 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
         return opening is not None and not opening.is_over
 
     def begin_opening(self, within_s: float) -> None:
-        """Begin to open the link if nobody does, without waiting for it: the next call finds it open, or waits. Nothing
-        is tried again, or that call would wait for the retry of a link that is refused."""
+        """Begin to open the link if nobody does, without waiting for it: the next call finds it open, or waits. There
+        are no retries, or that call would wait for the retry of a refused link."""
         held: list[bool] = []
         try:
             take_if_free(held, self._lock)
@@ -211,7 +211,7 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
                 self._lock.release()
 
     def _on_terms(self, guarded: SdkSender, operation: Operation[T], deadline: float, terms: PrimaryTerms) -> Any:
-        """Make a call on the open link and measure it. An idle link that says nothing is taken for lost."""
+        """Make a call on the open link and measure it. An idle link that doesn't answer is taken for lost."""
         began = time.monotonic()
         left_s = deadline - began
         is_idle = terms.ends_at is not None and began - self._answered_at > IDLE_S
@@ -317,7 +317,7 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
         return guarded
 
     def _call(self, guarded: SdkSender, operation: Operation[T], deadline: float, lost: ServiceBusError | None) -> T:
-        """Make a call that may open a link, after the first of the user's retries if the broker has said no before."""
+        """Make a call that may open a link, after the first of the user's retries if the broker has refused before."""
         sdk.quiet()
         sender = guarded.sender
         answered = to_retry_after(sender, lost, guarded.ends_at)
@@ -328,7 +328,7 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
             return operation(sender, time_left(deadline, time.monotonic()))
 
     def _give_up(self, opening: Opening[Any]) -> None:
-        """Let go of a sender whose opening came to nothing, or whose answer nobody will look at."""
+        """Release a sender whose opening failed, or whose answer nobody will look at."""
         self._guarded = None
         if opening.abandon() and not opening.spoilt:
             opening.guarded.throw_away()

@@ -36,7 +36,7 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
         fork.register(self)
 
     def _make_lock(self) -> None:
-        # Reentrant for the sake of signal handlers: one that closes the client may interrupt who holds the lock.
+        # Reentrant because of signal handlers: one that closes the client may interrupt the holder of the lock.
         self.lock = lock = threading.RLock()
         self._wake = threading.Condition(lock)
 
@@ -189,12 +189,12 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
         return self._telling == threading.get_ident()
 
     def _tell(self) -> None:
-        """Tell untold events in order: one thread tells at a time, also what others add meanwhile."""
+        """Deliver pending events in order: one thread at a time does, including those that others add meanwhile."""
         while self._untold and self._tell_in_turn():
             pass
 
     def _tell_in_turn(self) -> bool:
-        """Return False if another thread is telling, or a caller of this one: it will find what is untold."""
+        """Return False if another thread delivers events, or a caller of this one: it will find the pending ones."""
         held: list[bool] = []
         try:
             take(held, self._turn)

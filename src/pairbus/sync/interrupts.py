@@ -33,8 +33,8 @@ def take(held: list[bool], lock: threading.Lock, timeout_s: float = 0.0) -> None
 class Latch:
     """A flag that one thread sets once, and another waits for.
 
-    What a signal handler raises comes out of `wait` as it is. Of `threading.Event.wait`, which is Python code round a
-    lock, it may come out as a RuntimeError.
+    An exception from a signal handler leaves `wait` unchanged. From `threading.Event.wait`, which is Python code around
+    a lock, it may come out as a RuntimeError.
     """
 
     __slots__ = ("_is_set", "_lock")

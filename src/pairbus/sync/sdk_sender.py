@@ -76,7 +76,8 @@ def in_background(work: Callable[[], object]) -> threading.Thread:
 
 
 class SenderAfterFork:
-    """Makes a sender use nothing of its parent's in a forked child, nor write to it; the next call opens anew."""
+    """Makes a sender in a forked child neither use nor write to its parent's connections; the next call opens a new
+    one."""
 
     _guarded: SdkSender | None
     _opening: Opening[Any] | None
@@ -105,7 +106,7 @@ class Guard(SdkSenderBase):
     )  # fmt: skip
 
     def __init__(self, sender: Any, native: bool = True) -> None:
-        """`native`: the sender speaks through the SDK's own AMQP library. Another's sockets are out of reach."""
+        """`native`: the sender uses the SDK's own AMQP library. The sockets of another one can't be reached."""
         super().__init__(sender)
         self.deadline = NEVER
         self.fired = False
@@ -159,7 +160,7 @@ class Guard(SdkSenderBase):
             WATCHDOG.wake()
 
     def wants_token(self) -> bool:
-        """Return whether the next send would fetch a token, which can take as long as its issuer likes."""
+        """Return whether the next send would fetch a token, which can take any time."""
         authenticator = getattr(self._handler, "_cbs_authenticator", None)
         if authenticator is None or authenticator._expires_on is None:
             return True
@@ -230,7 +231,7 @@ class Guard(SdkSenderBase):
 
 
 class SdkSender(Guard):
-    """An SDK sender and its guard. Used by one thread at a time; once thrown away never used again."""
+    """An SDK sender and its guard. Used by one thread at a time; never used again once it is discarded."""
 
     __slots__ = ("_native",)
 
@@ -268,11 +269,11 @@ class SdkSender(Guard):
         in_background(self.close)
 
     def close_within(self, timeout_s: float) -> None:
-        """Close it, and wait so long for that."""
+        """Close it, and wait this long for that."""
         in_background(self.close).join(timeout_s)
 
     def close(self) -> None:
-        """Close it in its own time: the SDK closes the connection with the peer, and a hung one costs that time."""
+        """Close it in the background: the SDK says goodbye to the peer, and waits that long for one that hangs."""
         self.is_in_place = False
         self.arm(time.monotonic() + CLOSE_S)
         try:
@@ -330,11 +331,11 @@ class Opening(Generic[T]):
         return self._done.is_set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the answer, at most so long, and return whether it has come."""
+        """Wait for the answer, at most this long, and return whether it came."""
         return self._done.wait(timeout_s) and not self.is_abandoned
 
     def abort(self) -> None:
-        """End the call; who waits for it learns that it was not answered in time."""
+        """End the call; its waiter learns that it was not answered in time."""
         self.guarded.abort()
 
     def abandon(self) -> bool:

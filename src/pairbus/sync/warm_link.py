@@ -24,7 +24,7 @@ from pairbus.sync.concurrency import RepeatedAttempt, is_interruption
 from pairbus.sync.guarded_sender import GuardedSender
 
 _log: Final = logging.getLogger("pairbus.pairing")
-#: How often it is looked after. Looking costs nothing on the wire.
+#: How often it is checked. A check costs nothing on the wire.
 LOOK_S: Final = 15.0
 OPEN_S: Final = 10.0
 #: How long closing waits for an opening that it ends.
@@ -50,10 +50,10 @@ class WarmLink:
         #: The link, and the index of its queue; None: there is none.
         self.sender: GuardedSender | None = None
         self.queue = 0
-        # What is being opened, until it is the link.
+        # The link that is being opened, until it is open.
         self._opening: GuardedSender | None = None
         self._users = 0
-        # Senders that have none of their own yet, and since when.
+        # Senders without a link yet, and since when.
         self._waiting: dict[GuardedSender, float] = {}
         # Those whose own link is being opened.
         self._begun: set[GuardedSender] = set()
@@ -62,7 +62,7 @@ class WarmLink:
         return f"<WarmLink to backlog queue {self.queue}: {self.sender!r}>"
 
     def start(self) -> None:
-        """Open the link in the background, and look after it from then on."""
+        """Open the link in the background, and check it from then on."""
         if self._looks is None and not self._is_closed:
             self._looks = RepeatedAttempt(self._look, LOOK_S, "pairbus-warm-link", at_once=True)
 

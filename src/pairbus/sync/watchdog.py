@@ -28,7 +28,7 @@ NEVER = math.inf
 
 
 class Guarded(Protocol):
-    """What is watched."""
+    """Something that the watchdog watches."""
 
     deadline: float
 
@@ -37,14 +37,14 @@ class Guarded(Protocol):
 
 
 class Watchdog:
-    """The guards of one process, and the thread that looks after them."""
+    """The guards of one process, and the thread that watches them."""
 
     def __init__(self) -> None:
         self.forked()
         fork.register(self)
 
     def forked(self) -> None:
-        """Begin as in a new process; a forked child calls it, since the parent's thread and locks are not its own."""
+        """Start as in a new process; a forked child calls it, since the parent's thread and locks don't exist in it."""
         self._lock = threading.RLock()  # a signal handler that closes the client may interrupt who holds it
         self._guards: weakref.WeakSet[Guarded] = weakref.WeakSet()
         self._woken = threading.Event()

@@ -33,23 +33,22 @@ if TYPE_CHECKING:
 
 #: How long an idle poll lasts, in seconds: the description wants four an hour (P37).
 POLL_S: Final = 15 * 60.0
-#: Asked for at once: few at first, since nobody knows how large they are, then more.
+#: How many messages are asked for at once: few at first, while their size is unknown, then more.
 COUNT_FIRST: Final = 16
 COUNT_MAX: Final = 500
-#: Of these bytes all that is asked for at once should be, by the size of what came before.
+#: How many bytes may be asked for at once, by the size of earlier messages.
 BYTES_MAX: Final = 8 * 1024 * 1024
-#: A drain asks for what there is, and waits so long for more.
+#: How long a drain waits for more messages.
 DRAIN_S: Final = 0.5
-#: Between attempts to open a queue that is not there, or does not let itself be read.
+#: Seconds between attempts to open a queue that doesn't exist or can't be read.
 MISSING_S: Final = 60.0
 RETRY_S_FIRST: Final = 0.5
 RETRY_S_MAX: Final = 30.0
-#: A link is given up for a new one when so many messages on it were left: brokers bound what one link may hold.
+#: A link is replaced when this many messages on it were left: brokers limit how many one link may hold.
 LEFT_ON_LINK_MAX: Final = 2000
-#: How long the old one stays open for what was under way on it.
+#: How long the old link stays open for messages in progress on it.
 RETIRED_S: Final = 30.0
-#: While only messages for destinations that are away come: how often to look, without locking, for others further on,
-#: and how far at once.
+#: While only messages for unreachable destinations come: how often to peek for others further on, and how far at once.
 SCOUT_S: Final = 5.0
 SCOUTED_AT_ONCE: Final = 10_000
 
@@ -165,8 +164,8 @@ class BacklogReader:
             await self._scout()
 
     async def _scout(self) -> None:
-        """All of them were for destinations that are away. To lock the rest as well, only to leave it, would cost a
-        receive each and keep it from moving when they are back; but others may wait behind them."""
+        """All of them were for unreachable destinations. Locking the others too, only to leave them, would cost a
+        receive each and delay them when the destinations are back; but deliverable ones may wait behind them."""
         engine = self.engine
         self._count = COUNT_FIRST
         while True:

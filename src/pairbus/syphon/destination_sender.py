@@ -38,7 +38,7 @@ _log = logging.getLogger("pairbus.syphon")
 
 
 class Engine(Protocol):
-    """What a destination's sender asks of its engine: the in-process one, or that of a Spark task."""
+    """The interface of a destination sender's engine: the in-process one, or that of a Spark task."""
 
     loop: asyncio.AbstractEventLoop
     transfer_state: TransferState
@@ -171,7 +171,7 @@ class DestinationSender:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Close the link, and the connection if it is not shared; the next attempt begins anew."""
+        """Close the link, and the connection if it is not shared; the next attempt opens new ones."""
         sender, self._sender = self._sender, None
         own, self._own = self._own, None
         # other messages may still wait for their answers on it

@@ -18,9 +18,9 @@ class Endpoint(NamedTuple):
     credential: Credential | TokenSource | None = None
     ca_file: str | None = None
     ssl_context: ssl.SSLContext | None = None
-    #: What it is called in ledgers and messages: the embedded broker's namespaces all have the same host.
+    #: Its name in ledgers and messages: the embedded broker's namespaces all have the same host.
     name: str = ""
-    #: For whose sake its clients work.
+    #: The billing cause of its clients.
     cause: str = billing.APP
 
     def __repr__(self) -> str:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 #: Messages and bytes in hand beyond which nothing more is asked for.
 ROOM: Final = 100_000
 ROOM_BYTES: Final = 64 * 1024 * 1024
-#: How long readers wait for a destination that has plenty to take.
+#: How long readers wait for a destination that already has many messages in hand.
 CROWDED_S: Final = 0.02
 #: Connections of their own for destinations that could not be reached.
 ISOLATED_MAX: Final = 32
@@ -73,7 +73,7 @@ _log = logging.getLogger("pairbus.syphon")
 
 
 class SyphonFailed(PairbusError):
-    """A drain could not go on: `error` is what `which` namespace met it with."""
+    """A drain could not go on: `error` is the failure of the namespace `which`."""
 
     def __init__(self, which: Which, label: str, error: WireError) -> None:
         self.which = which
@@ -359,7 +359,7 @@ class SyphonEngine:
         self._look_if_quiet()
 
     def arrived(self, arrivals: list[PendingTransfer | Rejection], now: float) -> bool:
-        """Take in deliveries; return whether any of them could be sent."""
+        """Add deliveries; return whether any of them could be sent."""
         if self.settings.ledger is not None:
             # every delivery is billed, whatever becomes of it
             transfers = [each.transfer if isinstance(each, Rejection) else each for each in arrivals]

@@ -17,7 +17,7 @@ BATCH_SIZE_PROPERTY = "com.microsoft:max-message-batch-size"
 WRAP_BYTES = 8
 BATCH_BYTES_MAX = 1024 * 1024
 MESSAGES_MAX = 4500
-#: Of transfers that are under way at the same time: larger ones cost a message no less, and are all or nothing.
+#: Limit of one transfer: larger ones don't reduce the cost of a message, and are all or nothing.
 GROUP_BYTES_MAX = 200 * 1024
 GROUP_MAX = 250
 _STANDARD_BYTES = 256 * 1024
@@ -26,9 +26,9 @@ _STANDARD_BYTES = 256 * 1024
 class BatchHistory:
     """Learns from the answers whether a destination takes several messages in one transfer.
 
-    A partitioned entity that detects duplicates takes none of different ids and no key (amqp:not-allowed), and a sender
-    without the right to manage can't ask. What it takes one by one, all of it, after it refused the batch, was refused
-    for being a batch; one bad message among them would be refused again.
+    A partitioned entity that detects duplicates accepts no transfer with different ids and no key (amqp:not-allowed),
+    and a sender without the Manage right can't look that up. If it accepts all messages one by one after it refused the
+    batch, it refused them for being a batch; one bad message among them would be refused again.
     """
 
     __slots__ = ("_left", "sends_singly")

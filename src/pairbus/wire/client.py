@@ -77,8 +77,8 @@ class WireClient:
     ) -> None:
         """`credential`: SharedKey, SharedSignature or an object with get_token go through `$cbs`; Login is SASL PLAIN;
         None is ANONYMOUS with no `$cbs`. `timeout` bounds each call that is given none, `connect_timeout` TCP, TLS,
-        SASL and open together. A peer that is silent for twice `idle_timeout` is taken for dead. `cause`: for whose
-        sake it works, said when it connects, so that our broker can bill it."""
+        SASL and open together. A peer that is silent for twice `idle_timeout` is taken for dead. `cause`: the billing
+        cause, sent when it connects, so that our broker can count its operations by cause."""
         if (ca_file is not None or ssl_context is not None) and not tls:
             raise ValueError("ca_file and ssl_context are for TLS, which is off (UseDevelopmentEmulator=true)")
         if ca_file is not None and ssl_context is not None:
@@ -251,8 +251,8 @@ class WireClient:
     async def settle_each(
         self, entity: str, tokens: Sequence[LockToken], disposition: str, **options: Any
     ) -> list[WireError | None]:
-        """Settle messages by lock token in requests of many, and return for each the error or None; `settling.py` has
-        the rules and the options."""
+        """Settle messages by lock token, many per request, and return for each the error or None; `settling.py` has the
+        rules and the options."""
         return await settle_each(self, entity, tokens, disposition, **options)
 
     async def renew(self, entity: str, tokens: Iterable[LockToken], timeout: float | None = None) -> list[float]:
@@ -308,7 +308,7 @@ class WireClient:
         return transport
 
     def doubt(self, entity: str) -> None:
-        """Put a new token next time: the peer denied a right that this one should have given."""
+        """Send a new token next time: the peer denied a right that the present one should have given."""
         if self._tokens is not None:
             self._tokens.forget(self._audience(entity))
 

@@ -39,7 +39,7 @@ DESCRIPTION_CHARS_MAX = 1000
 class WireError(PairbusError):
     """Base of what the wire client raises."""
 
-    #: Where a settlement of several deliveries was refused for some: which.
+    #: Which deliveries were refused, if a settlement of several was refused for some.
     delivery_ids: tuple[int, ...] = ()
 
     def __init__(self, condition: str, description: str = "", *, outcome_unknown: bool = False) -> None:

@@ -20,7 +20,7 @@ DETACH_S_MAX = 1.0
 
 
 class LinkClient(Protocol):
-    """What a link needs of the client that it belongs to."""
+    """The interface that a link needs of its client."""
 
     timeout: float
 
@@ -136,7 +136,7 @@ class ReopeningLink(Owner):
             self._dropped(error)
 
     def _abandon(self, link: Link) -> None:
-        """Give the link up: from here on nothing that the peer says about it is heard."""
+        """Give the link up: from here on everything that the peer sends about it is ignored."""
         transport, self._transport, self._link = self._transport, None, None
         link.context = link.session.context = None
         if transport is not None:

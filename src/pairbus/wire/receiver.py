@@ -128,11 +128,11 @@ class Receiver(ReopeningLink):
     # -- receiving
 
     async def receive(self, max_count: int = 1, max_wait: float | None = None) -> list[ReceivedMessage]:
-        """Return what is there, up to `max_count`, as soon as there is anything; an empty list after `max_wait`
+        """Return available messages, up to `max_count`, as soon as there are any; an empty list after `max_wait`
         seconds.
 
         Opening the link, where needed, has its own time-out. Raises TimedOut where the peer does not even answer that
-        nothing came. Cancelling it loses nothing: what arrived is there for the next call.
+        nothing came. Cancelling it loses nothing: messages that arrived are kept for the next call.
         """
         if max_count < 1:
             raise ValueError(f"max_count {max_count}; at least one message has to be wanted")
@@ -188,8 +188,8 @@ class Receiver(ReopeningLink):
             raise
 
     async def _linger(self, link: ReceiverLink, max_count: int) -> None:
-        """Wait, without drain, for whatever follows closely, then withdraw the credit. What was already on its way
-        stays for the next call."""
+        """Wait, without drain, for messages that follow closely, then withdraw the credit. Messages already on their
+        way stay for the next call."""
         while self._receiver is link and self._buffer and link.credit > 0:
             had = len(self._buffer)
             await self._wait(max_count, self.loop.time() + LINGER_S)
@@ -247,7 +247,7 @@ class Receiver(ReopeningLink):
         return taken
 
     def _grant(self) -> None:
-        """Top the credit up when half of it has been used, never beyond what the buffer is meant to hold."""
+        """Top the credit up when half of it has been used, never beyond the size of the buffer."""
         link = self._receiver
         if link is not None:
             want = self.credit - len(self._buffer)

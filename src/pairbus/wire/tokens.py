@@ -107,7 +107,7 @@ class Tokens:
         return self._entra
 
     async def _renew(self) -> None:
-        """Renew what is due until the connection is lost: the next one starts with new tokens."""
+        """Renew tokens when they are due, until the connection is lost: the next one starts with new tokens."""
         while self._transport.error is None:
             left_s = {audience: self._left_s(due) for audience, due in self._renew_at.items()}
             delay = min(left_s.values(), default=math.inf)
@@ -122,7 +122,7 @@ class Tokens:
                     self._renew_at[audience] = self._due(self._clock() + RETRY_S)
 
     def forget(self, audience: str) -> None:
-        """Forget a token that the peer does not accept any more: the next link puts a new one first."""
+        """Forget a token that the peer no longer accepts: the next link sends a new one first."""
         if self._renew_at.pop(audience, None) is not None:
             self._entra = None
 

@@ -45,11 +45,11 @@ class Transaction:
         return in_transaction(self.id, outcome)
 
     async def commit(self, timeout: float | None = None) -> None:
-        """Do all that was sent and settled in it; raise Refused where nothing of it was done."""
+        """Commit the sends and settlements in it; raise Refused if none of them was carried out."""
         await self._discharge(False, timeout)
 
     async def roll_back(self, timeout: float | None = None) -> None:
-        """Do nothing of it: messages that it would have settled are locked as before."""
+        """Roll it back: messages that it would have settled are locked as before."""
         await self._discharge(True, timeout)
 
     async def _discharge(self, fail: bool, timeout: float | None) -> None:

@@ -69,15 +69,15 @@ async def before(
 
 
 def resolve(*futures: asyncio.Future[None] | None) -> None:
-    """Wake who waits for them."""
+    """Wake the waiters of these futures."""
     for future in futures:
         if future is not None and not future.done():
             future.set_result(None)
 
 
 def fail(future: asyncio.Future[Any], error: WireError) -> None:
-    """Give the error to who waits. If nobody looks at it, as after the first failure of many, it is no news for the
-    loop's log."""
+    """Raise the error in the waiters. If nobody looks at it, as after the first failure of many, the loop does not log
+    it."""
     if not future.done():
         future.set_exception(error)
         future.exception()
@@ -279,7 +279,7 @@ class Transport(asyncio.Protocol):
         self.watchers.discard(owner)
 
     def wake(self) -> None:
-        """Write what the engine has to say at the end of this loop turn."""
+        """Write the engine's output at the end of this loop turn."""
         if not self._scheduled:
             self._scheduled = True
             self.loop.call_soon(self._flush_scheduled)
@@ -357,7 +357,7 @@ class Transport(asyncio.Protocol):
             self._socket.abort()
 
     def abandon(self, error: WireError) -> None:
-        """Close the connection and wait for nothing; the peer is told, if it still reads."""
+        """Close the connection without waiting; the peer is notified if it still reads."""
         if self.error is None:
             self.connection.close()
         self.lose(error)

@@ -13,7 +13,7 @@ from pairbus.pairing.backlog.aliases import PATH, Rejected, restore_message, sen
 
 from .transfer import Key, PendingTransfer, Rejection
 
-#: The service's bounds for a lock; where a peer or two clocks say otherwise, something in between is taken.
+#: The service's bounds for a lock; a value outside them, from a peer or from differing clocks, is clipped.
 LOCK_S_MIN: Final = 1.0
 LOCK_S_MAX: Final = 300.0
 LOCK_S_UNKNOWN: Final = 30.0

@@ -40,7 +40,7 @@ from pairbus.wire.errors import (
 HALT_S: Final = 10.0
 AWAY_S_FIRST: Final = 1.0
 AWAY_S_MAX: Final = 60.0
-#: For so long nobody asks again whether a destination that was not found is there by now.
+#: How long until a destination that was not found is tried again.
 GONE_S: Final = 10.0
 #: Destinations that take messages are forgotten beyond this many; those in trouble never.
 KNOWN_MAX: Final = 10_000
@@ -67,7 +67,7 @@ class Row(NamedTuple):
     verdict: RefusalVerdict
 
 
-#: The first row that fits decides. A condition that nobody knows is taken for trouble that passes.
+#: The first row that fits decides. An unknown condition is taken for a temporary failure.
 ROWS: Final[tuple[Row, ...]] = (
     Row(NotFound, None, RefusalVerdict.GONE),
     Row(TooLarge, None, RefusalVerdict.REFUSED),
@@ -94,7 +94,7 @@ ROWS: Final[tuple[Row, ...]] = (
 
 def verdict_of(error: WireError) -> RefusalVerdict:
     if error.outcome_unknown:
-        return RefusalVerdict.UNREACHABLE  # it may have arrived: whatever else is said of it, it is not dead
+        return RefusalVerdict.UNREACHABLE  # it may have arrived, so it must not be dead-lettered
     for kind, condition, verdict in ROWS:
         if isinstance(error, kind) and condition in (None, error.condition):
             return verdict
@@ -125,7 +125,7 @@ class _Record:
 
 
 class Destinations:
-    """`halted_until(path)`: a halt that others of this process know of, in the same seconds as `now`; 0.0 for none."""
+    """`halted_until(path)`: a pause that others in this process know of, in the same seconds as `now`; 0.0 for none."""
 
     def __init__(self, halted_until: Callable[[str], float] | None = None) -> None:
         self._records: dict[str, _Record] = {}

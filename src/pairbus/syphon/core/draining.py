@@ -14,12 +14,12 @@ from .transfer import Key
 #: A destination is given up after so many attempts in a row that failed: with the pauses between them 3 s for one that
 #: can't be reached or is full, half a minute for one that is busy.
 STRIKES: Final = 3
-#: How long to wait before looking again at messages that somebody else holds.
+#: How long to wait before looking again at messages that another receiver holds.
 LOOK_S: Final = 1.0
 
 
 class Known(Protocol):
-    """What `judge` asks about destinations."""
+    """The questions of `judge` about destinations."""
 
     def trouble(self, path: str) -> Trouble | None: ...
     def troubled(self) -> Iterable[tuple[str, Trouble]]: ...

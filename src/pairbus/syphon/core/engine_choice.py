@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal, NamedTuple
 
 Engine = Literal["spark", "in-process"]
-#: How many messages are through in this process before Spark has started.
+#: How many messages this process has moved by the time that Spark has started.
 IN_PROCESS_MAX: Final = 5_000
 
 
@@ -15,8 +15,8 @@ class Choice(NamedTuple):
 
 
 def choose(messages: int | None, only_spark: str | None = None) -> Choice:
-    """Return the engine for so many messages, None where they could not be counted. `only_spark`: why nothing but Spark
-    will do, where that is so."""
+    """Return the engine for so many messages, None where they could not be counted. `only_spark`: why only Spark will
+    do, if that is so."""
     if only_spark is not None:
         return Choice("spark", only_spark)
     if messages is None:

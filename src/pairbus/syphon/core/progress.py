@@ -36,7 +36,7 @@ class TransferCounts:
 class Report:
     moved: int
     moved_bytes: int
-    #: Messages in the backlog, as far as known; None: nobody could count them.
+    #: Messages in the backlog, as far as known; None if they could not be counted.
     remaining: int | None
     left: int
     dead_lettered: int
@@ -45,9 +45,9 @@ class Report:
     eta_s: float | None
     elapsed_s: float
     destinations: Mapping[str, TransferCounts] = field(default_factory=dict)
-    #: What keeps the whole from going on, such as a primary that can't be reached.
+    #: The reason why nothing can be moved, such as a primary that can't be reached.
     waiting_for: str | None = None
-    #: Tasks on Spark that died before they could tell what they had moved: that is done, and not counted.
+    #: Tasks on Spark that died before they could report what they had moved: that work is done, but not counted.
     lost_tasks: int = 0
 
     def as_json(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ GONE: Final = (NOT_FOUND, ENTITY_NOT_FOUND)
 
 class Listed(NamedTuple):
     path: str
-    #: None: the name is one of ours, but for its end.
+    #: None: the name is one of ours, except for its end.
     number: int | None
     messages: int
     dead_letters: int

@@ -14,25 +14,25 @@ from typing import Final
 
 from .meter import Meter
 
-#: One cut answers for all the sends that were under way when the first of them was refused.
+#: One reduction covers all the sends that were in progress when the first of them was refused.
 CUT_S: Final = 10.0
-#: No climbing before so many seconds without a refusal.
+#: The limit doesn't rise before this many seconds without a refusal.
 QUIET_S: Final = 10.0
 #: The share of the refused rate that the syphon keeps to; the rest is for live traffic.
 SHARE: Final = 0.8
 SHARE_MIN: Final = 0.05
 #: Of the way to that share, each second.
 CLIMB: Final = 0.05
-#: After each such quiet time the refused rate is believed to be this much higher.
+#: After each such quiet time the refused rate is assumed to be this much higher.
 RELIEF_S: Final = 30.0
 RELIEF: Final = 2.0
 FLOOR: Final = 1.0
-#: A syphon that was idle, or has just begun, moves little: that says nothing about what the destination can take.
-#: Messages to a busy destination halt by themselves, so that this need not.
+#: A syphon that was idle, or has just begun, moves little, which says nothing about the destination's limits. Messages
+#: to a busy destination pause anyway, so the limit need not stop them.
 TELLING_PER_S: Final = 100.0
-#: What has been moved lately is measured over this span.
+#: The rate of recent transfers is measured over this span.
 SPAN_S: Final = 5.0
-#: Asked for at once, in seconds of the limit: what comes together is sent together.
+#: How much is asked for at once, in seconds of the limit: messages that come together are sent together.
 BURST_S: Final = 0.5
 
 
@@ -44,7 +44,7 @@ class RateLimit:
             raise ValueError(f"a ceiling of {ceiling} messages a second; right is more than 0, or None for no ceiling")
         self.ceiling = math.inf if ceiling is None else float(ceiling)
         self._limit = self.ceiling
-        #: The rate at which busy was last said; infinite while it never was, or is long over.
+        #: The rate at which a server last said busy; infinite if none did, or long ago.
         self._refused = math.inf
         #: How much of that it keeps to.
         self._kept = SHARE
@@ -94,7 +94,7 @@ class RateLimit:
     def busy(self, now: float, share: float = 1.0) -> None:
         """Lower the limit, since a destination is too busy; `share` of what was lately moved went there.
 
-        A destination that gets next to nothing slows nobody down: its own halt is enough.
+        A destination that gets almost nothing doesn't slow others down: its own pause is enough.
         """
         if share < SHARE_MIN:
             return

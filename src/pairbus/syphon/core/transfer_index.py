@@ -12,13 +12,13 @@ from typing import Final
 
 from .transfer import TABLE, Input, Key, PendingTransfer, State
 
-#: A destination that has more than this waiting, and takes it, is worth waiting for before more is received …
+#: If a destination has more than this waiting, and accepts it, it is worth waiting before receiving more …
 CROWD: Final = 4_000
 #: … and one that leaves messages waiting for longer than this is slow.
 SLOW_S: Final = 2.0
-#: Left messages that a stop can release; beyond, the oldest wait for their locks to end, as on any day.
+#: Left messages that a stop can release; beyond that, the oldest wait for their locks to end, as usual.
 LEFT_MAX: Final = 100_000
-#: Confirmed messages whose completion was lost, to be known again.
+#: Confirmed messages whose completion was lost, to be recognised when they come again.
 REMEMBERED_MAX: Final = 100_000
 
 

@@ -39,7 +39,7 @@ SPARE_S: Final = 10.0
 TICK_S: Final = 1.0
 #: Between two attempts to renew the same lock.
 RENEWAL_S: Final = 5.0
-#: A slow destination may have so many in hand; the others are left, so that it does not take all the room.
+#: A slow destination may have this many in hand; the others are left, so that it does not take all the room.
 PER_DESTINATION_MAX: Final = 10_000
 #: Messages that may wait for the answer to a trial; the others are left.
 AT_TRIAL_MAX: Final = 200
@@ -65,7 +65,8 @@ class TransferState(TransferIndex):
     # -- from the backlog
 
     def received(self, arrivals: Iterable[PendingTransfer | Rejection], now: float) -> tuple[list[Command], set[str]]:
-        """Take in deliveries, all in state WAITING; return what to do at once, and which destinations to `send` to."""
+        """Add deliveries, all in state WAITING; return commands to carry out at once, and the destinations to `send`
+        to."""
         commands: list[Command] = []
         left: dict[str, tuple[Trouble, list[PendingTransfer]]] = {}
         known: list[PendingTransfer] = []
@@ -110,7 +111,7 @@ class TransferState(TransferIndex):
         return self.destinations.is_trying(path) and self._in_hand[path] <= AT_TRIAL_MAX
 
     def _came_again(self, known: PendingTransfer, transfer: PendingTransfer) -> bool:
-        """Take in a message that is still in hand, since its lock had run out. The new lock serves a send under way."""
+        """Add a message that is still in hand, because its lock had expired. The new lock serves a send in progress."""
         if self._move((known,), Input.AGAIN):
             known.token, known.handle = transfer.token, transfer.handle
             known.lock_s, known.locked_until = transfer.lock_s, transfer.locked_until
