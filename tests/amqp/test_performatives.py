@@ -51,6 +51,7 @@ from pairbus.amqp.performatives import (
     RELEASED_BYTES,
     decode_performative,
     encode_disposition,
+    encode_flow,
     encode_transfer,
 )
 from pairbus.amqp.types import Array, Described, Int, Symbol, Timestamp, UByte, UInt, ULong, UShort
@@ -256,6 +257,23 @@ def test_a_performative_is_written_with_all_its_fields(performative: Composite) 
     wire = performative.encode()
     count = wire[5] if wire[3] == 0xC0 else int.from_bytes(wire[8:12], "big")
     assert count == len(performative.SCHEMA)
+
+
+UINTS = st.integers(0, 2**32 - 1) | st.integers(0, 256)
+
+
+@given(st.none() | UINTS, st.tuples(UINTS, UINTS, UINTS), st.none() | st.tuples(UINTS, UINTS, UINTS), st.booleans())
+def test_a_flow_is_encoded_as_its_performative_is(
+    first: int | None, more: tuple[int, ...], of_link: tuple[int, ...] | None, drain: bool
+) -> None:
+    numbers, drain = (first, *more, *(of_link or ())), drain and of_link is not None
+    names = list(Flow.SCHEMA)[: len(numbers)]
+    slow = Flow(**{getattr(name, "name", name): n for name, n in zip(names, numbers, strict=True)})
+    if drain:
+        slow.drain = True
+    assert encode_flow(numbers, drain) == slow.encode()
+    with pytest.raises(EncodeError, match="no uints"):
+        encode_flow((*numbers[:-1], 2**32), drain)
 
 
 @pytest.mark.parametrize("settled", [True, False])

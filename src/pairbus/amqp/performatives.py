@@ -10,7 +10,7 @@ Whether a performative is allowed in the peer's state is decided elsewhere.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pairbus.amqp.composite import COMPOSITES, PERFORMATIVES, Composite, decode_fields, read_descriptor
@@ -246,6 +246,18 @@ def encode_transfer(
         raise EncodeError(f"a delivery-id of {delivery_id} or message-format of {message_format} is no uint") from None
     except IndexError:
         raise EncodeError(f"a state of {len(state or b'')} bytes is too long for a transfer") from None
+
+
+def encode_flow(numbers: Sequence[int | None], drain: bool) -> bytes:
+    """Encode a flow of its first four fields, or of its first seven, which are those of a link, and `drain`."""
+    try:
+        body = b"".join([
+            b"\x40" if n is None else _NUMBERS[n] if 0 <= n < 256 else _pack_number(0x70, n) for n in numbers
+        ])  # fmt: skip
+    except struct.error:
+        raise EncodeError(f"a flow with {numbers}: these are no uints") from None
+    body += b"\x40\x41\x40\x40" if drain else b"\x40" * (11 - len(numbers))
+    return b"\x00\x53\x13\xc0" + bytes((len(body) + 1, 11)) + body
 
 
 def encode_disposition(role: bool, first: int, last: int | None, settled: bool, state: bytes | None) -> bytes:

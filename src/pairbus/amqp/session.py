@@ -26,7 +26,7 @@ from .performative_types import (
     Target,
     Transfer,
 )
-from .performatives import encode_disposition
+from .performatives import encode_disposition, encode_flow
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -137,21 +137,16 @@ class Session:
         return self._remote_window <= 0 or bool(self._pending)
 
     def write_flow(self, link: Link | None = None) -> None:
-        flow = Flow(
-            next_incoming_id=self._next_incoming_id if self.begun else None,
-            incoming_window=self._incoming_window,
-            next_outgoing_id=self._next_outgoing_id,
-            outgoing_window=self.connection.limits.outgoing_window,
+        # flows with a handle must carry both numbers (docs/reference/protocol.md#flow-and-attach-carry-their-counts)
+        of_link = () if link is None else (link.handle, link.delivery_count, link.credit)
+        numbers = (
+            self._next_incoming_id if self.begun else None,
+            self._incoming_window,
+            self._next_outgoing_id,
+            self.connection.limits.outgoing_window,
+            *of_link,
         )
-        if link is not None:
-            # flows with a handle must carry both numbers
-            # (docs/reference/protocol.md#flow-and-attach-carry-their-counts)
-            flow.handle = link.handle
-            flow.delivery_count = link.delivery_count
-            flow.link_credit = link.credit
-            if link.drain:
-                flow.drain = True
-        self.write(flow.encode())
+        self.write(encode_flow(numbers, drain=link is not None and link.drain))
 
     def write_begin(self, remote_channel: int | None) -> None:
         self.connection.write(

@@ -172,13 +172,16 @@ class Receiver(ReopeningLink):
         if link is None or missing <= 0:
             return
         try:
+            if self._drains and self.loop.time() >= deadline:  # what is there now, and nothing else
+                await self._drain(link, missing, DRAIN_S_MAX)
+                return
             link.flow(missing)
             self._wake()
             if not self._buffer:
                 await self._wait(1, deadline)
             if self._receiver is link and link.credit > 0:
                 if self._drains:
-                    await self._drain(link, DRAIN_S_MAX)
+                    await self._drain(link, link.credit, DRAIN_S_MAX)
                 else:
                     await self._linger(link, max_count)
         except BaseException:
@@ -210,11 +213,11 @@ class Receiver(ReopeningLink):
             timer.cancel()
             self._waiter = None
 
-    async def _drain(self, link: ReceiverLink, limit_s: float) -> None:
-        """Ask the peer to send what it has now and to give back the rest of the credit."""
+    async def _drain(self, link: ReceiverLink, credit: int, limit_s: float) -> None:
+        """Ask the peer to send what it has now, up to `credit`, and to give back the rest of it."""
         transport = self._transport
         assert transport is not None
-        link.flow(link.credit, drain=True)
+        link.flow(credit, drain=True)
         self._draining = True
         transport.watchers.add(self)
         transport.wake()
@@ -497,7 +500,7 @@ class Receiver(ReopeningLink):
         link = self._receiver
         if link is not None and not self._receiving and link.credit > 0 and self._drains:
             try:
-                await self._drain(link, DETACH_S_MAX)
+                await self._drain(link, link.credit, DETACH_S_MAX)
             except WireError:
                 pass
         left = list(self._buffer)
