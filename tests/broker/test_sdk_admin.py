@@ -57,7 +57,7 @@ async def test_many_at_once(sdk: Sdk) -> None:
     topic = fresh("topic")
     async with sdk.admin() as admin:
         await admin.create_topic(topic)
-        names = [f"s{number:03d}" for number in range(30)]
+        names = [f"s{number:03d}" for number in range(101)]  # more than a page
         for start in range(0, len(names), 10):
             await asyncio.gather(*(admin.create_subscription(topic, name) for name in names[start : start + 10]))
         assert [each.name for each in await admin.collect("list_subscriptions", topic)] == names

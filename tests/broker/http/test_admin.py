@@ -1,31 +1,16 @@
-"""The management API: through the unmodified SDK over HTTPS on our listener, call by call where it is too polite."""
+"""The management API, call by call; `tests/broker/test_sdk_admin.py` asks a whole broker through the unmodified SDK."""
 
-import asyncio
-import contextlib
-import functools
 import json
-import threading
-import time
-from datetime import timedelta
-from types import SimpleNamespace
 
 import pytest
-from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
-from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus import sas
 from pairbus.broker.http import atom
 from pairbus.broker.http.admin import AdminApi
 from pairbus.broker.http.resources import Queues
-from pairbus.broker.http.server import HttpProtocol, Request
+from pairbus.broker.http.server import Request
 from pairbus.broker.model.bounds import InvalidDescription
-from pairbus.broker.model.description import (
-    QueueDescription,
-    RuleDescription,
-    SubscriptionDescription,
-    TopicDescription,
-)
-from pairbus.broker.net.listener import Listener
+from pairbus.broker.model.description import QueueDescription
 from pairbus.broker.refusal import Refusal
 from pairbus.sas import AuthorizationRule
 from tests.broker.fake_namespace import FakeNamespace, entity
@@ -66,171 +51,6 @@ def entry(inside=""):
         f'<a:entry xmlns:a="{atom.ATOM}" xmlns="{atom.SERVICE_BUS}"><a:content type="application/xml">'
         f"<QueueDescription>{inside}</QueueDescription></a:content></a:entry>"
     ).encode()
-
-
-@contextlib.asynccontextmanager
-async def serving(api, certs):
-    factory = functools.partial(HttpProtocol, api)
-    listener = Listener("127.0.0.1", [0], asyncio.Protocol, factory, certs.server_context())
-    await listener.start()
-    try:
-        yield listener
-    finally:
-        await listener.close()
-
-
-def connection_string(port, rule=ROOT, host="localhost"):
-    return (
-        f"Endpoint=sb://{host}:{port}/;SharedAccessKeyName={rule.key_name};SharedAccessKey={rule.primary_key};"
-        "UseDevelopmentEmulator=true"
-    )
-
-
-@pytest.fixture
-def served(namespace, certs):
-    """A server on a thread of its own, for the sync client."""
-    state = SimpleNamespace(refusal=None, namespace=namespace)
-    api = AdminApi(namespace, authorize, time.time, refusal=lambda path, now: state.refusal)
-    ready, stop = threading.Event(), asyncio.Event()
-
-    async def main():
-        state.loop = asyncio.get_running_loop()
-        async with serving(api, certs) as listener:
-            state.port = listener.port
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=asyncio.run, args=(main(),))
-    thread.start()
-    assert ready.wait(10)
-    yield state
-    state.loop.call_soon_threadsafe(stop.set)
-    thread.join(10)
-    assert not thread.is_alive()
-
-
-@pytest.fixture
-def client(served, certs):
-    with ServiceBusAdministrationClient.from_connection_string(
-        connection_string(served.port), connection_verify=str(certs.ca_file)
-    ) as client:
-        yield client
-
-
-def test_sdk_runtime_counts_are_live(client, served):
-    client.create_queue("q")
-    runtime = client.get_queue_runtime_properties("q")
-    assert (runtime.active_message_count, runtime.dead_letter_message_count, runtime.size_in_bytes) == (0, 0, 0)
-    assert runtime.accessed_at_utc.year == 1
-    queue = served.namespace.queues["q"]
-    queue.active_count, queue.dead_letter_count, queue.size_bytes, queue.accessed_at = 7, 2, 1234, NOW
-    runtime = client.get_queue_runtime_properties("q")
-    assert (runtime.active_message_count, runtime.dead_letter_message_count, runtime.size_in_bytes) == (7, 2, 1234)
-    assert runtime.total_message_count == 9 and runtime.scheduled_message_count == 0
-    assert runtime.accessed_at_utc.timestamp() == NOW
-    assert [found.total_message_count for found in client.list_queues_runtime_properties()] == [9]
-
-
-def test_sdk_lists_page_by_page(client, served):
-    assert list(client.list_queues()) == []
-    for number in range(237):
-        name = f"Queue-{number:03d}"
-        served.namespace.queues[name.lower()] = entity(QueueDescription(name=name))
-    names = [queue.name for queue in client.list_queues()]
-    assert names == [f"Queue-{number:03d}" for number in range(237)]
-    pages = [len(list(page)) for page in client.list_queues().by_page()]
-    assert pages == [100, 100, 37]
-    del served.namespace.queues["queue-000"]
-    for number in range(201, 237):
-        del served.namespace.queues[f"queue-{number:03d}"]
-    assert len(list(client.list_queues())) == 200  # the last page is a full one
-
-
-def test_sdk_lists_of_topics_subscriptions_and_rules_have_pages_too(client, served):
-    for number in range(101):
-        served.namespace.topics[f"t{number:03d}"] = entity(TopicDescription(name=f"t{number:03d}"))
-    first = served.namespace.topics["t000"]
-    for number in range(201):
-        name = f"s{number:03d}"
-        first.subscriptions[name] = entity(SubscriptionDescription(topic="t000", name=name))
-    for number in range(150):
-        first.subscriptions["s000"].rules[f"r{number:03d}"] = RuleDescription(name=f"r{number:03d}")
-    assert [len(list(page)) for page in client.list_topics().by_page()] == [100, 1]
-    assert [len(list(page)) for page in client.list_subscriptions("t000").by_page()] == [100, 100, 1]
-    assert [len(list(page)) for page in client.list_rules("t000", "s000").by_page()] == [100, 50]
-    assert len({rule.name for rule in client.list_rules("t000", "s000")}) == 150
-    assert list(client.list_rules("t000", "s001")) == []
-
-
-def test_sdk_sees_why_a_value_is_refused(client):
-    for options, said in (
-        ({"lock_duration": timedelta(days=25)}, "LockDuration may not be .*5 minutes"),
-        ({"max_delivery_count": 0}, "MaxDeliveryCount may not be 0"),
-        ({"forward_to": "sb://elsewhere/other"}, "ForwardTo may not be .* allowed: a queue or topic of this namespace"),
-        ({"auto_delete_on_idle": "PT4M59S"}, "AutoDeleteOnIdle may not be .*at least 5 minutes"),
-    ):
-        with pytest.raises(HttpResponseError, match=said) as info:
-            client.create_queue("q", **options)
-        assert info.value.status_code == 400 and "SubCode=40000" in info.value.message
-    with pytest.raises(HttpResponseError, match="name may not be"):
-        client.create_queue("a//b")
-    client.create_queue("q")
-    queue = client.get_queue("q")
-    queue.requires_session = True
-    with pytest.raises(HttpResponseError, match=r"RequiresSession may not be True.*fixed"):
-        client.update_queue(queue)
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [
-        AuthorizationRule(key_name=ROOT.key_name, rights=(), primary_key="wrong"),
-        AuthorizationRule(key_name="nobody", rights=(), primary_key="root-key"),
-        SENDER,
-    ],
-)
-def test_sdk_without_authority(served, certs, rule):
-    with ServiceBusAdministrationClient.from_connection_string(
-        connection_string(served.port, rule), connection_verify=str(certs.ca_file)
-    ) as client:
-        for attempt in (
-            lambda: client.create_queue("q"),
-            lambda: client.get_queue("q"),
-            lambda: client.delete_queue("q"),
-            lambda: list(client.list_queues()),
-            client.get_namespace_properties,
-        ):
-            with pytest.raises(ClientAuthenticationError) as info:
-                attempt()
-            assert "SubCode=401" in str(info.value) and "wrong" not in str(info.value)
-
-
-def test_sdk_with_a_ready_made_signature(served, certs):
-    token = sas.make_token(f"https://localhost:{served.port}", ROOT.key_name, ROOT.primary_key, time.time() + 60)
-    text = f"Endpoint=sb://localhost:{served.port}/;SharedAccessSignature={token}"
-    with ServiceBusAdministrationClient.from_connection_string(text, connection_verify=str(certs.ca_file)) as client:
-        client.create_queue("q")
-        assert client.get_queue("q").name == "q"
-
-
-@pytest.mark.parametrize(
-    ("refusal", "status"),
-    [
-        (Refusal("amqp:internal-error", "management is down"), 500),
-        (Refusal("com.microsoft:server-busy", "Error code : 50009. Please wait 2 seconds and try again."), 503),
-    ],
-)
-def test_sdk_through_a_fault(served, certs, refusal, status):
-    with ServiceBusAdministrationClient.from_connection_string(
-        connection_string(served.port), connection_verify=str(certs.ca_file), retry_total=0
-    ) as client:
-        served.refusal = refusal
-        with pytest.raises(HttpResponseError) as info:
-            client.create_queue("q")
-        assert info.value.status_code == status and refusal.description in info.value.message
-        assert info.value.response.headers.get("Retry-After") == ("2" if status == 503 else None)
-        served.refusal = None
-        client.create_queue("q")
 
 
 @pytest.mark.parametrize(
@@ -317,6 +137,12 @@ async def test_a_page_looks_once_for_what_there_is(call, namespace, monkeypatch)
             entry("<MaxSizeInMegabytes>0</MaxSizeInMegabytes>"),
             "MaxSizeInMegabytes may not be 0; allowed: a whole number",
         ),
+        (
+            entry("<LockDuration>P25D</LockDuration>"),
+            "LockDuration may not be 2160000.0; allowed: a duration above zero",
+        ),
+        (entry("<AutoDeleteOnIdle>PT4M59S</AutoDeleteOnIdle>"), "AutoDeleteOnIdle may not be"),
+        (entry("<ForwardTo>sb://elsewhere/other</ForwardTo>"), "allowed: a queue or topic of this namespace"),
         (entry("<Status>Sleepy</Status>"), "Status may not be 'Sleepy'; allowed: Active, Disabled"),
         (entry(f"<UserMetadata>{'x' * 2000}</UserMetadata>"), "xxx…; allowed: up to 1024 characters"),
         (entry().replace(b"QueueDesc", b"RuleDesc"), "here it must be QueueDescription or TopicDescription"),
@@ -346,6 +172,11 @@ async def test_an_update_replaces_so_that_a_value_can_be_taken_away(call, namesp
     description = namespace.queues["q"].description
     assert (status, description.user_metadata, description.max_delivery_count) == (200, None, 4)
     assert description.name == "q" and description.created_at == NOW
+    status, text, _ = await call(
+        "PUT", "/q", entry("<RequiresSession>true</RequiresSession>"), headers={"if-match": "*"}
+    )
+    assert status == 400 and "RequiresSession may not be True" in text and "fixed" in text
+    assert "name may not be" in (await call("PUT", "/a//b"))[1]
     assert (await call("PUT", "/other", entry(), headers={"if-match": "*"}))[0] == 404
 
 
@@ -436,6 +267,7 @@ async def test_a_token_for_one_entity_manages_that_entity(call):
     token = sas.make_token("https://h/q", ROOT.key_name, ROOT.primary_key, NOW + 60)
     assert (await call("PUT", "/q", token=token))[0] == 201
     assert (await call("GET", "/Q", token=token))[0] == 200
+    assert (await call("GET", "/Q", token=f"Bearer {token}"))[0] == 200, "as the SDK sends a ready-made signature"
     for target in ("/q2", "/$Resources/queues", "/$namespaceinfo"):
         assert (await call("GET", target, token=token))[0] == 401
 
