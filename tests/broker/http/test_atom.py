@@ -6,16 +6,10 @@ from azure.servicebus.management._generated import models
 from azure.servicebus.management._generated.models import (
     QueueDescriptionEntry,
     QueueDescriptionFeed,
-    SubscriptionDescriptionEntry,
-    TopicDescriptionEntry,
 )
 from azure.servicebus.management._models import (
     QueueProperties,
     QueueRuntimeProperties,
-    SubscriptionProperties,
-    SubscriptionRuntimeProperties,
-    TopicProperties,
-    TopicRuntimeProperties,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +19,7 @@ from pairbus.broker.http.atom import RuntimeCounts, read_entry
 from pairbus.broker.http.rule_xml import write_authorization_rules
 from pairbus.broker.http.xml import INSTANCE, BadDocument
 from pairbus.broker.model.bounds import InvalidDescription
-from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.model.description import QueueDescription
 from pairbus.broker.model.rule_description import CorrelationFilter, RuleDescription
 from pairbus.sas import AuthorizationRule
 
@@ -178,34 +172,6 @@ def test_the_sdk_reads_what_is_written():
     assert (runtime.total_message_count, runtime.active_message_count) == (8, 5)
     assert (runtime.dead_letter_message_count, runtime.scheduled_message_count) == (2, 1)
     assert runtime.size_in_bytes == 4321 and runtime.accessed_at_utc.timestamp() == NOW
-
-
-def test_the_sdk_reads_what_is_written_of_a_topic_and_a_subscription():
-    topic = TopicDescription(name="t", default_ttl=60.0, support_ordering=False, max_size_mb=2048, created_at=NOW)
-    counts = RuntimeCounts(scheduled=3, size_bytes=99, subscriptions=4, sql_filters=5, correlation_filters=6)
-    text = atom.write_entry(
-        atom.write_description(atom.TOPIC, topic, counts), title="t", url="u", author="n", published=NOW, updated=NOW
-    )
-    parsed = TopicDescriptionEntry.deserialize(ElementTree.fromstring(text)).content.topic_description
-    shown = TopicProperties._from_internal_entity("t", parsed)
-    assert shown.default_message_time_to_live.total_seconds() == 60 and shown.support_ordering is False
-    assert shown.max_size_in_megabytes == 2048 and shown.status == "Active" and shown.availability_status == "Available"
-    runtime = TopicRuntimeProperties._from_internal_entity("t", parsed)
-    assert (runtime.subscription_count, runtime.scheduled_message_count, runtime.size_in_bytes) == (4, 3, 99)
-    assert (runtime.sql_filter_count, runtime.correlation_filter_count) == (5, 6)
-
-    subscription = SubscriptionDescription(topic="t", name="s", requires_session=True, default_rule=RuleDescription())
-    text = atom.write_entry(
-        atom.write_description(atom.SUBSCRIPTION, subscription, COUNTS),
-        title="s", url="u", author="n", published=NOW, updated=NOW,
-    )  # fmt: skip
-    parsed = SubscriptionDescriptionEntry.deserialize(ElementTree.fromstring(text)).content.subscription_description
-    given = SubscriptionProperties._from_internal_entity("s", parsed)
-    assert given.requires_session and given.dead_lettering_on_filter_evaluation_exceptions
-    assert given.lock_duration.total_seconds() == 60 and given.forward_to is None
-    gauges = SubscriptionRuntimeProperties._from_internal_entity("s", parsed)
-    assert (gauges.active_message_count, gauges.dead_letter_message_count) == (5, 2)
-    assert (gauges.transfer_message_count, gauges.transfer_dead_letter_message_count) == (0, 0)
 
 
 @pytest.mark.parametrize("kind", [atom.QUEUE, atom.TOPIC, atom.SUBSCRIPTION, atom.RULE])
