@@ -35,7 +35,7 @@ from pairbus.amqp.message import (
     split,
     split_batch,
     with_application_properties,
-    with_header,
+    with_fields,
     with_properties,
 )
 from pairbus.amqp.types import Array, Described, Int, Symbol, Timestamp, UInt, ULong
@@ -401,7 +401,8 @@ def test_properties_are_changed_field_by_field(payload: bytes, new: dict[str, An
 @given(messages(), st.none() | integers(32, False), integers(32, False))
 def test_the_header_is_changed_field_by_field(payload: bytes, ttl: int | None, count: int) -> None:
     s = split(payload)
-    changed = with_header(payload, s, ttl=ttl, delivery_count=count)
+    start, end = s.header or (None, 0)
+    changed = with_fields(Header, payload, start, {"ttl": ttl, "delivery_count": count}) + payload[end:]
     unchanged_but("header", payload, changed)
     before, after = raw_fields(payload, s.header, 5), raw_fields(changed, split(changed).header, 5)
     assert after == [*before[:2], b"\x40" if ttl is None else encode(UInt(ttl)), before[3], encode(UInt(count))]
@@ -425,7 +426,7 @@ def everything(payload: bytes) -> None:
     for write in (
         lambda: with_application_properties(payload, s, {"a": 1}, ()),
         lambda: with_properties(payload, s, to="a"),
-        lambda: with_header(payload, s, ttl=1),
+        lambda: with_fields(Header, payload, s.header and s.header[0], {"ttl": 1}),
     ):
         with contextlib.suppress(DecodeError):
             split(write())

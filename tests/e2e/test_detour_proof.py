@@ -336,7 +336,8 @@ async def test_p27_types_that_only_other_clients_send_come_home_as_they_were(wor
     async with world.wire(world.primary) as client:
         sender = await client.sender(reference)
         restored = [encoding.with_properties(payload, encoding.split(payload), group_id="s") for payload in payloads]
-        restored = [encoding.with_header(payload, encoding.split(payload), ttl=600_000) for payload in restored]
+        header = encoding.Header(ttl=600_000).encode()
+        restored = [header + payload[(encoding.split(payload).header or (0, 0))[1] :] for payload in restored]
         assert await sender.send_many(restored) == [None] * len(payloads)
     await world.syphon()
     went, came = await take(world, reference, len(payloads)), await take(world, queue, len(payloads))

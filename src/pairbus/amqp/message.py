@@ -382,44 +382,40 @@ def with_application_properties(
     return _replace(payload, s, _APPLICATION, s.application_properties, new)
 
 
-def with_header(payload: bytes, s: Sections, **fields: Any) -> bytes:
-    return _with_fields(payload, s, Header, s.header, fields)
-
-
 def with_properties(payload: bytes, s: Sections, **fields: Any) -> bytes:
-    return _with_fields(payload, s, Properties, s.properties, fields)
+    """Return the message with new values of these properties (None clears one), and every other byte as it was."""
+    start = None if s.properties is None else s.properties[0]
+    new = with_fields(Properties, payload, start, fields)
+    return _replace(payload, s, _PROPERTIES, s.properties, new) if fields else payload
 
 
-def _with_fields(payload: bytes, s: Sections, cls: type[Composite], span: Span | None, fields: dict[str, Any]) -> bytes:
-    """Return the message with new values of these fields (None clears one); the others keep their very bytes."""
+def with_fields(cls: type[Composite], payload: bytes, start: int | None, fields: Mapping[str, Any]) -> bytes:
+    """Return the section at `start` with new values of these fields; the others keep their very bytes. None: there is
+    no such section yet."""
     raw: list[bytes] = []
-    if span is not None:
-        o = value_at(payload, span[0])
-        if payload[o] != 0x40:
-            count, o, end = _bounds(payload, o)
-            if count > len(cls.SCHEMA):
-                raise DecodeError(f"{cls.__name__} has {len(cls.SCHEMA)} fields, not {count} (byte {o})")
-            for _ in range(count):
-                start = o
-                o = skip(payload, o)
-                raw.append(payload[start:o])
-            if o != end:
-                raise DecodeError(f"the fields of {cls.__name__} end at byte {o}, their list at byte {end}")
-    if not fields:
-        return payload
-    for index, field in enumerate(cls.SCHEMA):
-        if field.name not in fields:
-            continue
-        value = fields.pop(field.name)
+    o = 0 if start is None else value_at(payload, start)
+    if start is not None and payload[o] != 0x40:
+        count, o, end = _bounds(payload, o)
+        if count > len(cls.SCHEMA):
+            raise DecodeError(f"{cls.__name__} has {len(cls.SCHEMA)} fields, not {count} (byte {o})")
+        for _ in range(count):
+            begin = o
+            o = skip(payload, o)
+            raw.append(payload[begin:o])
+        if o != end:
+            raise DecodeError(f"the fields of {cls.__name__} end at byte {o}, their list at byte {end}")
+    indexes = {field.name: index for index, field in enumerate(cls.SCHEMA)}
+    for name, value in fields.items():
+        if name not in indexes:
+            raise EncodeError(f"{cls.__name__} has no field {name}")
+        index = indexes[name]
         out = bytearray()
-        field.encode(out, value)
+        cls.SCHEMA[index].encode(out, value)
         raw += [b"\x40"] * (index + 1 - len(raw))
         raw[index] = bytes(out)
-    if fields:
-        raise EncodeError(f"{cls.__name__} has no field {', '.join(fields)}")
     out = bytearray((0x00, 0x53, cls.DESCRIPTOR))
     encode_list_body(out, b"".join(raw), len(raw))
-    return _replace(payload, s, cls.DESCRIPTOR, span, bytes(out))
+    return bytes(out)
 
 
 def _replace(payload: bytes, s: Sections, section: int, span: Span | None, new: bytes) -> bytes:

@@ -17,14 +17,15 @@ from pairbus.amqp import types
 from pairbus.amqp.codec import decode, encode, skip
 from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.message import (
+    Header,
+    Properties,
     Sections,
     encode_annotations,
     raw_pairs,
     read_header,
     read_properties,
     split,
-    with_header,
-    with_properties,
+    with_fields,
 )
 from pairbus.amqp.types import Described, Timestamp
 
@@ -240,14 +241,6 @@ def _map(section: int, raw_pairs: list[bytes]) -> bytes:
     return bytes((0x00, 0x53, section)) + encode_annotations(raw_pairs, len(raw_pairs))[3:]
 
 
-def _no_sections() -> Sections:
-    s = Sections()
-    s.header = s.delivery_annotations = s.message_annotations = s.properties = s.application_properties = None
-    s.body = s.footer = None
-    s.bare_start = s.bare_end = 0
-    return s
-
-
 def _end_of_head(s: Sections) -> int:
     """Return where the application properties end; body and footer follow, which stay as they are."""
     last = s.application_properties or s.properties or s.message_annotations
@@ -268,10 +261,7 @@ def _header(payload: bytes, s: Sections, ttl_ms: int | None) -> bytes:
 @lru_cache(maxsize=1024)
 def _rewritten_header(section: bytes, ttl: int | None) -> bytes:
     """Cached, since senders use few different headers."""
-    mine = _no_sections()
-    if section:
-        mine.header = (0, len(section))
-    section = with_header(section, mine, ttl=ttl, delivery_count=None)
+    section = with_fields(Header, section, 0 if section else None, {"ttl": ttl, "delivery_count": None})
     return section if section[6 if section[3] == 0xC0 else 12 :].strip(b"\x40") else b""
 
 
@@ -291,10 +281,7 @@ def _changed_properties(payload: bytes, s: Sections, changes: dict[str, Any]) ->
     section = b"" if s.properties is None else payload[s.properties[0] : s.properties[1]]
     if not changes:
         return section
-    mine = _no_sections()
-    if section:
-        mine.properties = (0, len(section))
-    return with_properties(section, mine, **changes)
+    return with_fields(Properties, section, 0 if section else None, changes)
 
 
 def _path(found: dict[str, Any]) -> str:
