@@ -144,11 +144,6 @@ CASES: dict[str, Callable[[str], Any]] = {
     "delivery annotations": annotated(delivery_annotations={"x-one": 1}),
     "footer": annotated(footer={"x-sum": typed("ULONG", 12)}),
 }
-IDS: dict[str, Callable[[str], Any]] = {
-    "ulong id": annotated(properties={"message_id": 12_345_678_901}),
-    "uuid id": annotated(properties={"message_id": ID}),
-    "binary id": annotated(properties={"message_id": b"\x01\x02"}),
-}
 
 
 def facts(message: Any) -> dict[str, Any]:
@@ -240,18 +235,6 @@ async def test_p26_p27_what_took_the_detour_is_byte_for_byte_what_was_sent(world
         if essence(came[message_id])[part] != value
     }
     assert differing == {}
-
-
-@in_both_apis(each={name: (name,) for name in IDS})
-async def test_p27_ids_of_every_type(world: World, name: str) -> None:
-    direct, detour = await world.queue(), await world.queue()
-    async with world.pair(backlog_queue_count=1) as pair:
-        await pair.client.force_failover(detour, hold=True)
-        for queue in (direct, detour):
-            await (await pair.sender(queue)).send_messages(IDS[name](""))
-    await world.syphon()
-    (went,), (came,) = await world.at_home(direct), await world.at_home(detour)
-    assert essence(went.payload) == essence(came.payload)
 
 
 @in_both_apis()

@@ -11,13 +11,13 @@ from azure.servicebus import exceptions
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.pairing.errors import ScheduleDuringFailoverError
-from pairbus.pairing.routing.verdicts import AS_DESCRIBED, DEFAULT, Verdict
+from pairbus.pairing.routing.verdicts import AS_DESCRIBED, DEFAULT
 from pairbus.wire import QuotaExceeded
 
 from ..pairing.silent_proxy import SilentProxy
 from .account import ids
 from .scenarios import in_both_apis
-from .world import AT_ONCE, PATIENCE_S, SHORT, World, until
+from .world import AT_ONCE, PATIENCE_S, World, until
 
 
 @in_both_apis()
@@ -43,51 +43,6 @@ async def test_p16_the_caller_sees_failures_until_the_interval_is_over_then_none
         await pair.until_state(queue, "HEALTHY")
     tally = await world.restore_message()
     assert set(ids(tally.home)) == world.account.confirmed, "what raised was refused, and is nowhere"
-
-
-@in_both_apis()
-async def test_p16_the_timer_fires_by_itself(world: World, queue: str) -> None:
-    async with world.pair(failover_interval=1.5, sdk=AT_ONCE) as pair, world.fault("unreachable"):
-        begun = time.monotonic()
-        await pair.refuse(queue, world.message(), error=exceptions.ServiceBusConnectionError)
-        failed = time.monotonic()
-        await pair.until_state(queue, "FAILED_OVER")
-        assert failed - begun + 1.4 < time.monotonic() - begun < 1.5 + PATIENCE_S / 3
-        outcome = await pair.deliver(queue, world.message())
-        assert outcome.elapsed_s < pair.send_timeout / 2
-        (change,) = [event for event in pair.named("StateChanged") if event.state.name == "FAILED_OVER"]
-        assert change.cause == "interval over"
-    await world.restore_message()
-
-
-@in_both_apis()
-async def test_p16_a_success_stops_the_timer(world: World) -> None:
-    queue, later = await world.queue(), await world.queue()
-    async with world.pair(failover_interval=5, sdk=AT_ONCE) as pair:
-        async with world.fault("unreachable"):
-            await pair.refuse(queue, world.message(), error=exceptions.ServiceBusConnectionError)
-        await pair.deliver(queue, world.message())
-        assert pair.state(queue) == "HEALTHY"
-        async with world.fault("no-send", entity=later):
-            await pair.refuse(later, world.message(), error=exceptions.ServiceBusError)
-            await pair.until_state(later, "FAILED_OVER")  # its timer began after the other one
-        assert pair.changes(queue) == ["SUSPECT", "HEALTHY"]
-        assert await world.in_backlog() == []
-
-
-@in_both_apis()
-async def test_p17_the_message_whose_failure_comes_after_the_timer_goes_to_the_backlog(
-    world: World, queue: str
-) -> None:
-    """The first hangs to its half, raises, and starts the timer (1 s); the second, begun then, hangs past it."""
-    async with world.pair(failover_interval=1, **SHORT) as pair:
-        await pair.deliver(queue, world.message())
-        async with world.fault("black-hole"):
-            await pair.refuse(queue, world.message(), error=exceptions.ServiceBusError)
-            outcome = await pair.deliver(queue, world.message())
-            assert outcome.elapsed_s >= 1
-            assert pair.state(queue) == "FAILED_OVER"
-    await world.restore_message()
 
 
 @in_both_apis()
@@ -132,20 +87,6 @@ async def test_p33_p35_one_ping_per_entity_and_several_to_return(world: World) -
         assert len(await world.at_home(queue)) == 10, "a ping is never seen (P32)"
         assert await world.at_home(other) == []
     await world.restore_message()
-
-
-@in_both_apis()
-async def test_p35_a_failed_ping_starts_the_count_anew(world: World, queue: str) -> None:
-    async with world.pair(pings_to_return=3) as pair:
-        await pair.deliver(queue, world.message())
-        await pair.client.force_failover(queue)
-        await pair.until_event("PingSucceeded")
-        async with world.fault("no-send", entity=queue):
-            await pair.until_event("PingFailed")
-        await pair.until_state(queue, "HEALTHY")
-        answers = [getattr(event, "good", "failed") for event in pair.named("PingSucceeded", "PingFailed")]
-        assert answers[0] == 1
-        assert answers[-4:] == ["failed", 1, 2, 3]
 
 
 @in_both_apis()
@@ -292,26 +233,6 @@ async def test_p18_default_raises_not_found_and_as_described_diverts_it(world: W
     await world.restore_message()
 
 
-@in_both_apis()
-async def test_p18_a_classifier_of_the_users_own(world: World) -> None:
-    seen: list[BaseException] = []
-
-    def stubborn(error: BaseException) -> Verdict:
-        seen.append(error)
-        return Verdict.REFUSED
-
-    queue = await world.queue()
-    async with world.pair(classifier=stubborn, sdk=AT_ONCE) as pair:
-        await pair.deliver(queue, world.message())
-        async with world.fault("no-send", entity=queue):
-            error = await pair.refuse(queue, world.message(), error=exceptions.ServiceBusError)
-        assert seen and all(each is error for each in seen), "asked of nothing else"
-        assert pair.state(queue) == "HEALTHY"
-        await pair.deliver(queue, world.message())
-    tally = await world.nothing_lost(home=True)
-    assert set(ids(tally.home)) == world.account.confirmed
-
-
 async def fill(world: World, queue: str) -> int:
     """Up to the last byte of its quota of 1 MB, with messages of a sender that is not ours; how many."""
     count = 0
@@ -355,26 +276,6 @@ async def test_p18_a_full_entity_is_diverted_until_there_is_room(world: World) -
         await empty(world, queue, filling)
         await pair.until_state(queue, "HEALTHY")
     await world.restore_message()
-
-
-@in_both_apis()
-async def test_p18_full_with_as_described(world: World) -> None:
-    """The letter's table counts it too: not transient."""
-    queue = await world.queue(max_size_in_megabytes=1)
-    async with world.pair(classifier=AS_DESCRIBED, sdk=AT_ONCE) as pair:
-        filling = await fill(world, queue)
-        outcome = await pair.send(queue, world.message(bytes(200_000)))
-        assert outcome.is_sent or isinstance(outcome.error, exceptions.ServiceBusQuotaExceededError)
-        await empty(world, queue, filling)
-    await world.nothing_lost()
-
-
-async def until_backlog(world: World, count: int) -> None:
-    """Until so many messages wait."""
-    begun = time.monotonic()
-    while len(await world.in_backlog()) < count:
-        assert time.monotonic() - begun < PATIENCE_S
-        await asyncio.sleep(0.05)
 
 
 @in_both_apis()

@@ -102,25 +102,6 @@ async def test_p20_duplicate_detection_removes_the_second_copy_after_a_lost_answ
     assert len(tally.home) == 4
 
 
-@in_both_apis()
-async def test_p20_a_message_without_an_id_gets_one_before_the_first_try(world: World) -> None:
-    queue = await world.queue(requires_duplicate_detection=True)
-    message = world.message()
-    message.message_id = None
-    async with world.pair(**SHORT) as pair:
-        sender = await pair.sender(queue)
-        await pair.deliver(queue, world.message())
-        async with world.fault("lost-answer"):
-            await pair.attempt(queue, [], sender, message)
-        await pair.until_state(queue, "HEALTHY")
-    given = message.message_id
-    assert given, "the caller's own object carries it, so that a retry of his keeps it"
-    world.account.confirmed.add(given)
-    world.account.entities[given] = queue
-    tally = await world.restore_message()
-    assert ids(tally.home).count(given) == 1
-
-
 @in_both_apis(each={"unreachable": ("unreachable",), "black-hole": ("black-hole",)})
 async def test_p3_an_application_that_starts_in_mid_outage_pairs_and_sends(world: World, kind: str) -> None:
     queue, topic = await world.queue(), await world.topic("all")

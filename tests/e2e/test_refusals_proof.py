@@ -12,10 +12,9 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, exceptions
 from azure.servicebus.management import EntityStatus
 
 from pairbus.broker import serve
-from pairbus.pairing.errors import AliasConflictError, BacklogUnavailableError, EntityUnreachableError, PairingFailed
+from pairbus.pairing.errors import BacklogUnavailableError, PairingFailed
 from pairbus.testing import fault
 
-from .account import ids
 from .scenarios import in_both_apis
 from .world import AT_ONCE, SHORT, World
 
@@ -98,34 +97,6 @@ async def test_p34_an_entity_deleted_during_the_outage_is_unreachable_until_it_i
 
 
 @in_both_apis()
-async def test_p34_when_unreachable_raise(world: World, queue: str) -> None:
-    async with world.pair(when_unreachable="raise", sdk=AT_ONCE) as pair:
-        async with world.fault("no-send", entity=queue):
-            await pair.deliver(queue, world.message())
-            description = await world.manage("get_queue", queue)
-            description.status = EntityStatus.SEND_DISABLED
-            await world.manage("update_queue", description)
-        await pair.until_state(queue, "UNREACHABLE")
-        await pair.refuse(queue, world.message(), error=EntityUnreachableError, match=queue)
-        assert len(await world.in_backlog()) == 1
-        description.status = EntityStatus.ACTIVE
-        await world.manage("update_queue", description)
-        await pair.until_state(queue, "HEALTHY")
-        await pair.deliver(queue, world.message())
-    await world.restore_message()
-
-
-@in_both_apis()
-async def test_p18_a_disabled_entity_is_told_to_the_caller(world: World, queue: str) -> None:
-    async with world.pair(sdk=AT_ONCE) as pair:
-        description = await world.manage("get_queue", queue)
-        description.status = EntityStatus.SEND_DISABLED
-        await world.manage("update_queue", description)
-        await pair.refuse(queue, world.message(), error=exceptions.MessagingEntityDisabledError)
-        assert pair.state(queue) == "HEALTHY"
-
-
-@in_both_apis()
 async def test_p31_an_entity_that_needs_sessions_goes_through_an_outage(world: World) -> None:
     """The ping has a session id of its own; sessions come home; without one a message is refused by the primary."""
     queue = await world.queue(requires_session=True)
@@ -158,64 +129,6 @@ async def test_p31_an_entity_that_needs_sessions_goes_through_an_outage(world: W
 
 
 @in_both_apis()
-async def test_p29_a_message_with_an_alias_of_ours_is_sent_nowhere(world: World, queue: str) -> None:
-    async with world.pair() as pair:
-        message = world.message(application_properties={"x-ms-path": "elsewhere"})
-        await pair.refuse(queue, message, error=AliasConflictError, match="x-ms-path")
-        await pair.client.force_failover(queue, hold=True)
-        await pair.refuse(queue, message, error=AliasConflictError, match="x-ms-path")
-    tally = await world.nothing_lost()
-    assert (tally.home, tally.waiting) == ((), ())
-
-
-@in_both_apis()
-async def test_p24_where_the_halt_does_not_fit_busy_comes_at_once(world: World) -> None:
-    queue, other = await world.queue(), await world.queue()
-    async with world.pair(**SHORT) as pair:
-        senders = [await pair.sender(queue, fresh=True) for _ in range(3)]
-        for each in senders:
-            await pair.deliver(queue, world.message(), sender=each)
-        async with world.fault("throttle", entity=queue, rate=0):
-            begun = time.monotonic()
-            for each in senders:
-                await pair.refuse(queue, world.message(), sender=each, error=exceptions.ServiceBusServerBusyError)
-            assert time.monotonic() - begun < 4, "at once, and the others without asking the broker"
-            assert pair.state(queue) == "HEALTHY"
-            await pair.deliver(other, world.message())
-        # the halt holds although the broker would take it now
-        await pair.refuse(queue, world.message(), error=exceptions.ServiceBusServerBusyError)
-        assert len(pair.named("EntityThrottled")) >= 1
-    tally = await world.nothing_lost(home=True)
-    assert set(ids(tally.home)) == world.account.confirmed, "no failover, and nothing refused has arrived"
-
-
-@in_both_apis()
-async def test_p24_a_busy_send_waits_ten_seconds_and_is_sent_again(world: World) -> None:
-    queue, other = await world.queue(), await world.queue()
-    async with world.pair(**SHORT) as pair:
-        await pair.deliver(queue, world.message())
-        async with world.fault("throttle", entity=queue, rate=0):
-            waiting = asyncio.create_task(pair.deliver(queue, world.message(), timeout=16))
-            await pair.until_event("EntityThrottled")
-        begun = time.monotonic()
-        # receives of that entity halt too
-        made = await pair.client.get_queue_receiver(queue)
-        async with pair.client.wrap(made) as receiver:
-            got = await receiver.receive_messages(max_message_count=5, max_wait_time=14)
-            halted_for = time.monotonic() - begun
-            assert got
-            world.account.forget(*ids(got))
-            for message in got:
-                await receiver.complete_message(message)
-        outcome = await waiting
-        assert outcome.elapsed_s >= 10
-        assert halted_for > 8
-        await pair.deliver(other, world.message())
-        assert (pair.state(queue), await world.in_backlog()) == ("HEALTHY", [])
-    await world.nothing_lost(home=True)
-
-
-@in_both_apis()
 async def test_p24_with_the_profile_callers_do_not_see_throttling(world: World) -> None:
     """While the halt lasts messages take the detour, with nothing failed over and no ping; then the primary is used."""
     queue = await world.queue()
@@ -233,22 +146,6 @@ async def test_p24_with_the_profile_callers_do_not_see_throttling(world: World) 
             waiting = count
             await asyncio.sleep(0.5)
             await pair.deliver(queue, world.message())
-    await world.restore_message()
-
-
-@in_both_apis()
-async def test_p24_busy_for_too_long_counts_as_a_failure_where_one_says_so(world: World, queue: str) -> None:
-    async with world.pair(busy_failover_after=1, **SHORT) as pair:
-        await pair.deliver(queue, world.message())
-        async with world.fault("throttle", entity=queue, rate=0):
-            first = await pair.send(queue, world.message())
-            assert isinstance(first.error, exceptions.ServiceBusServerBusyError)
-            begun = time.monotonic()
-            while not (await pair.send(queue, world.message())).is_sent:
-                assert time.monotonic() - begun < 14
-                await asyncio.sleep(0.1)
-            await pair.until_state(queue, "FAILED_OVER")
-            assert [event.cause for event in pair.named("StateChanged")] == ["busy for too long"]
     await world.restore_message()
 
 

@@ -11,7 +11,7 @@ import pytest
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.amqp.message import Properties, encode_message
-from pairbus.pairing.errors import AlreadyPaired, BacklogUnavailableError, PairingError, PairingFailed
+from pairbus.pairing.errors import BacklogUnavailableError, PairingError, PairingFailed
 
 from ..pairing.silent_proxy import SilentProxy
 from .account import ids
@@ -154,22 +154,6 @@ async def test_p12_p13_one_backlog_queue_fails_and_every_sender_learns_of_it(wor
 
 
 @in_both_apis()
-async def test_p12_a_sender_keeps_its_backlog_queue(world: World, queue: str) -> None:
-    async with world.pair(backlog_queue_count=4, warm_backlog=False) as pair:
-        await pair.client.force_failover(queue, hold=True)
-        senders = [await pair.sender(queue, fresh=True) for _ in range(12)]
-        batches = [world.messages(4) for _ in senders]
-        for sender, batch in zip(senders, batches, strict=True):
-            await asyncio.gather(*(pair.deliver(queue, message, sender=sender) for message in batch))
-        places = {found.message_id: found.place for found in await world.in_backlog()}
-        for batch in batches:
-            assert len({places[message_id] for message_id in ids(batch)}) == 1
-        assert len(set(places.values())) > 1, "twelve senders, four queues: one in 4¹¹ runs may fail here"
-        await pair.client.mark_healthy(queue)
-    await world.restore_message()
-
-
-@in_both_apis()
 async def test_p10_p13_a_full_backlog_queue_counts_as_failing(world: World, queue: str) -> None:
     """A queue that is there already is used as it is, however small (P10)."""
     await world.manage("create_queue", world.backlog_path(0), max_size_in_megabytes=1, at=world.secondary)
@@ -202,23 +186,6 @@ async def test_p10_p13_a_full_backlog_queue_counts_as_failing(world: World, queu
         await world.manage("get_queue_runtime_properties", world.backlog_path(7), at=world.secondary)
     ).total_message_count == 0
     await world.restore_message()
-
-
-@in_both_apis()
-async def test_p13_all_backlog_queues_failing_is_said_and_nothing_is_reported_as_sent(world: World, queue: str) -> None:
-    async with world.pair(backlog_queue_count=3, sdk=AT_ONCE) as pair:
-        await pair.client.force_failover(queue, hold=True)
-        async with world.fault("no-send", entity=queue), world.fault("no-send", namespace=world.secondary.name):
-            error = await pair.refuse(queue, world.message(), error=BacklogUnavailableError, match="3")
-            assert isinstance(error.__cause__ or error.__context__, ServiceBusError), "the last error is inside"
-            await pair.refuse(queue, *world.messages(3), error=ServiceBusError)
-            assert await world.in_backlog() == []
-        begun = time.monotonic()
-        while not (await pair.send(queue, world.message())).is_sent:
-            assert time.monotonic() - begun < 15
-        await pair.client.mark_healthy(queue)
-    tally = await world.restore_message()
-    assert set(ids(tally.home)) == world.account.confirmed
 
 
 @in_both_apis()
@@ -274,37 +241,6 @@ async def test_p6_several_primaries_share_one_secondary(world: World) -> None:
             assert len(await other.in_backlog()) == 4
         assert len((await world.restore_message()).home) == 3
         assert len((await other.restore_message()).home) == 4
-
-
-@in_both_apis()
-async def test_p6_what_cannot_be_paired_is_refused_with_a_clear_error(world: World) -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        admin = await stack.enter_async_context(world.face(world.admin()))
-
-        def secondary() -> object:
-            return world.ours.ServiceBusClient.from_connection_string(world.secondary.connection_string)
-
-        def options(client: object) -> object:
-            return world.options(admin.target, client)
-
-        first = await stack.enter_async_context(world.client())
-        used = options(secondary())
-        await first.pair_namespace(used)
-        with pytest.raises(AlreadyPaired):
-            await first.pair_namespace(options(await adopt(stack, world, secondary())))
-        second = await stack.enter_async_context(world.client())
-        with pytest.raises(AlreadyPaired):
-            await second.pair_namespace(used)
-        with pytest.raises(PairingError):
-            await second.pair_namespace(options(first.target))
-        itself = world.ours.ServiceBusClient.from_connection_string(world.primary.connection_string)
-        with pytest.raises(PairingError):
-            await second.pair_namespace(options(await adopt(stack, world, itself)))
-
-
-async def adopt(stack: contextlib.AsyncExitStack, world: World, client: object) -> object:
-    """A client that no pairing closes."""
-    return (await stack.enter_async_context(world.face(client))).target
 
 
 @in_both_apis()

@@ -9,9 +9,8 @@ from azure.servicebus._pyamqp.utils import get_message_encoded_size
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from .account import ids
 from .scenarios import in_both_apis
-from .world import Face, World
+from .world import World
 
 LIMIT = 256 * 1024
 
@@ -58,60 +57,6 @@ async def test_p30_a_message_at_the_edge(world: World, queue: str) -> None:
         await pair.refuse(queue, of_size(world, LIMIT + 1), error=MessageSizeExceededError)
         assert pair.state(queue) == "HEALTHY"
     await world.restore_message()
-
-
-async def full_batch(world: World, sender: Face, body: bytes, **properties: Any) -> tuple[Any, list[ServiceBusMessage]]:
-    batch = await sender.create_message_batch()
-    inside: list[ServiceBusMessage] = []
-    while True:
-        message = world.message(body, **properties)
-        try:
-            batch.add_message(message)
-        except MessageSizeExceededError:
-            break
-        inside.append(message)
-    # the last gap is filled too
-    size = len(body)
-    while size > 1:
-        message = world.message(bytes(size), **properties)
-        try:
-            batch.add_message(message)
-            inside.append(message)
-        except MessageSizeExceededError:
-            size //= 2
-    return batch, inside
-
-
-@in_both_apis()
-async def test_p30_a_batch_that_grows_too_large_is_split(world: World, queue: str) -> None:
-    async with world.pair(backlog_queue_count=1) as pair:
-        sender = await pair.sender(queue)
-        direct, before = await full_batch(world, sender, bytes(500))
-        assert (await pair.attempt(queue, ids(before), sender, direct)).error is None
-        assert len(await world.at_home(queue)) == len(before)
-        await pair.client.force_failover(queue, hold=True)
-        for body in (bytes(200), bytes(20_000)):
-            batch, inside = await full_batch(world, sender, body, session_id="s")
-            outcome = await pair.attempt(queue, ids(inside), sender, batch)
-            assert outcome.error is None
-        assert world.account.confirmed == set(ids(await world.at_home(queue))) | set(ids(await world.in_backlog()))
-        await pair.client.mark_healthy(queue)
-    tally = await world.restore_message()
-    assert not tally.doubled
-
-
-@in_both_apis()
-async def test_p30_a_list_that_grows_too_large_is_split(world: World, queue: str) -> None:
-    """The SDK sends a list as one batch: one that just fits must still fit with the aliases of all of them."""
-    async with world.pair(backlog_queue_count=1) as pair:
-        sender = await pair.sender(queue)
-        _, inside = await full_batch(world, sender, bytes(1000))
-        await pair.client.force_failover(queue, hold=True)
-        await pair.deliver(queue, *inside)
-        assert len(await world.in_backlog()) == len(inside)
-        await pair.client.mark_healthy(queue)
-    tally = await world.restore_message()
-    assert not tally.doubled
 
 
 @in_both_apis()
