@@ -44,9 +44,9 @@ log = logging.getLogger("pairbus.broker.crashes")
 CRASH_S: Final = 4.0
 CRASH_S_MAX: Final = 300.0
 DELAY_S: Final = 0.5
-#: Of its time: how much a crash is slow before it is down.
+#: The share of its time in which a crash is slow before it is down.
 SLOW_SHARE = 0.5
-#: Files of diagnostics that are kept of a namespace.
+#: How many files of diagnostics are kept for a namespace.
 FILES_MAX: Final = 20
 _FOLDER: Final = "diagnostics"
 #: How soon the journal is read once more after it could not be.
@@ -57,7 +57,7 @@ _TEXT: Final = "The service was unable to process the request; please retry the 
 
 
 class _Crash:
-    """One crash under way."""
+    """One crash in progress."""
 
     __slots__ = ("_is_over", "began_at", "ends_at", "fault", "is_cancelled", "names", "node", "task")
 
@@ -83,7 +83,7 @@ class _Crash:
             self._is_over.set()
 
     async def wait(self, seconds: float | None) -> None:
-        """Wait for so long, or until it ends; None: until it ends."""
+        """Wait for this long, or until it ends; None: until it ends."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._is_over.wait()

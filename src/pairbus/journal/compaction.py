@@ -18,11 +18,11 @@ from pairbus.journal.log import Done
 from pairbus.journal.record import RECORD_HEADER_BYTES, Record
 
 CHUNK_BYTES = 128 * 1024
-# What waits for the disk at once: the former, and up to the latter where more is owed.
+# How much waits for the disk at once: the first value, and up to the second if compaction is behind.
 _IN_FLIGHT_BYTES = 1024 * 1024
 _IN_FLIGHT_BYTES_MAX = 8 * 1024 * 1024
 _STEP_S = 0.001
-# Nobody is served meanwhile, whatever is owed.
+# The longest step: nobody is served meanwhile.
 _STEP_S_MAX = 0.008
 
 
@@ -34,7 +34,7 @@ class Owner(Protocol):
         place (compare segment and offset) is not live."""
 
     def moved(self, record: Record, segment: int, offset: int) -> None:
-        """Take note that the copy is synced and the content is there now. The owner may have dropped it meanwhile."""
+        """Note that the copy is synced and the content is now there. The owner may have dropped it meanwhile."""
 
 
 class Pace(NamedTuple):
@@ -69,7 +69,7 @@ class Compaction:
         self._wake = asyncio.Event()
 
     async def copy_live(self) -> None:
-        """Return when all that lives is synced elsewhere; raise the JournalError of a copy that failed."""
+        """Return when all live records are synced elsewhere; raise the JournalError of a copy that failed."""
         try:
             while True:
                 self._wake.clear()

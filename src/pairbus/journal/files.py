@@ -35,11 +35,11 @@ class Files(Protocol):
     def close(self, fd: int) -> None: ...
     def size(self, fd: int) -> int: ...
     def is_same(self, fd: int, path: str) -> bool:
-        """Return whether the open file is still what the path leads to."""
+        """Return whether the path still leads to the open file."""
 
     def stamp(self, folder: str, known: Stamp = None) -> Stamp:
-        """Return a value that is another after every change of a name in the folder or of the folder itself; None
-        where that is not certain. `known` is the one of before: it is the answer as long as nothing has changed."""
+        """Return a value that differs after every change of a name in the folder or of the folder itself; None if that
+        is not certain. `known` is the one of before: it is the answer as long as nothing has changed."""
 
     def is_read_only(self, folder: str) -> bool: ...
     def pread(self, fd: int, length: int, offset: int) -> bytes: ...
@@ -202,7 +202,7 @@ def write_all(files: Files, fd: int, data: bytes, offset: int) -> None:
 
 def stamp_in_place(files: Files, fd: int, folder: str, path: str, known: Stamp) -> Stamp:
     """Return the stamp of the folder in which the open file is. Raise OSError when its path no longer leads to it: it
-    would be written and synced without complaint, and be gone afterwards."""
+    could be written and synced without an error, but would be gone afterwards."""
     # The file is looked at only after a change in its folder: a stat of a file that is being written makes Linux renew
     # its times with the next write, which costs as much as a tenth of the sync.
     stamp = files.stamp(folder, known)
@@ -212,7 +212,7 @@ def stamp_in_place(files: Files, fd: int, folder: str, path: str, known: Stamp) 
 
 
 def write_again(files: Files, path: str, start: int, end: int, *, cut: bool = True) -> None:
-    """Write a part of a file anew as it is, cut the file there, and sync it.
+    """Write a part of a file again unchanged, cut the file there, and sync it.
 
     After a sync that failed, or in another process, the cache may hold what the disk does not, and a sync alone would
     not bring it there."""

@@ -38,8 +38,8 @@ from pairbus.journal.writer import Command, Post, Writer
 
 _OPEN_FILES_MAX = 64
 _NOTES_MAX = 1000
-# While compaction runs, so many bytes of the oldest segments are read for each byte that dies. With four, and begun
-# when the dead are half of the living, all that lives is copied before the dead are as many as the living.
+# While compaction runs, this many bytes of the oldest segments are read for each byte that becomes dead. With four, if
+# it begins when dead bytes are half of the live ones, all live records are copied before dead bytes equal live ones.
 _PACE = 4
 
 
@@ -227,10 +227,11 @@ class Journal:
             writer.start()
 
     def _settle(self) -> tuple[Segment | None, tuple[int, int, bool]]:
-        """Make what was replayed durable before anything builds on it.
+        """Make the replayed records durable before anything builds on them.
 
-        The last process may have been killed before it synced its last records, or after a sync that failed: the cache
-        may hold what the disk does not. What is not known to be synced is written again, so that this sync means it.
+        The last process may have been killed before it synced its last records, or after a failed sync: the cache may
+        hold records that the disk does not. Records that are not known to be synced are written again, so that this
+        sync is real.
         """
         if not self._chain:
             return None, (0, 0, True)
@@ -250,7 +251,7 @@ class Journal:
         return last, (before.number, before.end or 0, True)
 
     def _make_pledge(self) -> None:
-        """Say durably which standby folder there is, before the first segment that may have another in it.
+        """Record durably which standby folder there is, before the first segment that may refer to it.
 
         Both folders are synced: a number that is free in one must not come back in the other.
         """
@@ -310,8 +311,8 @@ class Journal:
 
     @contextlib.contextmanager
     def gathering(self) -> Iterator[list[Gathered]]:
-        """Gather what is appended in the meantime instead of writing it: the owner writes it as one record, which a
-        crash leaves whole or not at all, and answers each `done` itself."""
+        """Collect the appended records in the meantime instead of writing them: the owner writes them as one record,
+        which a crash leaves whole or not at all, and calls each `done` itself."""
         gathered: list[Gathered] = []
         self._gathered = gathered
         try:
@@ -381,13 +382,13 @@ class Journal:
         return self._log is not None and self._folder_of(segment) in self._log.stalled
 
     def answers(self, segment: int, offset: int) -> bool:
-        """Return whether the folder answers that has what was written at this place."""
+        """Return whether the folder that holds the record at this place answers."""
         if self._relocations:
             segment, _ = self._relocations.now(segment, offset)
         return not self._is_stalled(segment)
 
     def stall(self, is_stalled: bool) -> None:
-        """Bring a stall of the journal's own folder about, or end it: what the writer does there waits."""
+        """Start a stall of the journal's own folder, or end it: the writer's operations there wait."""
         if self._log is not None and is_stalled != bool(self._log.gate.folder):
             if is_stalled:
                 self._log.gate.shut(self.folder)
@@ -429,7 +430,7 @@ class Journal:
 
     @contextlib.asynccontextmanager
     async def without_compaction(self) -> AsyncIterator[None]:
-        """Let a compaction that runs come to its end, and begin none before the block is left."""
+        """Wait until a running compaction has ended, and start none before the block is left."""
         self._compaction_holds += 1
         try:
             while self._compacting:
@@ -504,7 +505,7 @@ class Journal:
         return trouble
 
     def _known_trouble(self) -> JournalError | None:
-        """Return what there is to say without a look at the disk."""
+        """Return the trouble that is known without accessing the disk."""
         if self._log is None or self._state != "started":
             return JournalClosed(f"the journal is {self._state}")
         if self.failure is not None:
@@ -587,7 +588,7 @@ class Journal:
         oldest, options = segments[0], self.options
         if not oldest.is_current:
             return len(segments) > 1
-        # With less to gain it would be done over and over.
+        # With less to gain it would be repeated again and again.
         dead = oldest.size - oldest.live_size
         gain = max(options.allocate_bytes, options.segment_bytes // 64)
         return self.is_full and dead >= max(gain, oldest.live_size) and oldest.live <= options.reserve_bytes // 2
@@ -674,7 +675,8 @@ class Journal:
         await self._command(lambda log, now: log.delete(path, now))
 
     async def _command(self, run: Callable[[Log, float], JournalError | None]) -> None:
-        """Let the writer do something after all that was appended before; raise the JournalError that it returns."""
+        """Let the writer run a command after everything that was appended before; raise the JournalError that it
+        returns."""
         writer = self._writer
         if writer is None or self._state != "started":
             raise JournalClosed(f"the journal is {self._state}")

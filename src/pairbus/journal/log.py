@@ -48,8 +48,8 @@ Entry = tuple[int, int, "tuple[bytes, ...] | bytes", int, "Done | None", int]
 Answer = tuple[Done, "JournalError | None", int, int]
 
 LAZY = 1
-PRIVILEGED = 2  # goes on when the disk is full: lazy records, and compaction's copies
-ANSWERED = 4  # a lazy record whose caller was told that it is written
+PRIVILEGED = 2  # written even when the disk is full: lazy records, and compaction's copies
+ANSWERED = 4  # a lazy record that was already answered
 LOCK_NAME = "lock"
 PROBE_S = 0.25
 _ABANDONS_MAX = 3  # new segments that one commit tries before it refuses what is left
@@ -153,8 +153,8 @@ class Log:
             self._drain([], now)
 
     def write_lazy(self, entry: Entry, now: float) -> int | None:
-        """Write one lazy record into room that is there already: no sync, no new segment, no rule for a failing disk.
-        Return where its payload lies. None: it takes more than that, and nothing has changed."""
+        """Write one lazy record into allocated space: no sync, no new segment, no rule for a failing disk. Return where
+        its payload lies. None: it takes more than that, and nothing has changed."""
         lsn, kind, parts, size, _, _ = entry
         end = self.offset + RECORD_HEADER_BYTES + size
         is_well = self.options.durability == "default" and self.number and not (self.is_full or self._redo)
@@ -195,7 +195,7 @@ class Log:
         return max(0.0, min(times) - now) if times else None
 
     def tick(self, now: float) -> None:
-        """Do what is due by time alone: the sync of lazy records, the mark after a pause, the look for room."""
+        """Do what is due by time alone: sync lazy records, write the mark after a pause, look for space."""
         self._abandons = 0
         if self.folder != self.home:
             self._go_home()
@@ -285,7 +285,7 @@ class Log:
 
     def _drain(self, batch: list[Entry], now: float) -> None:
         self._todo = self._redo + batch if self._redo else batch
-        # Of what a power cut may undo there is enough already: what comes now is answered after the sync.
+        # A power cut may already undo as much as allowed: records that come now are answered after the sync.
         self._mode = "strict" if self._redo or self._sync_is_due(now, 1.0) else self.options.durability
         self._redo = []
         while self._todo:
@@ -405,7 +405,7 @@ class Log:
         return stamp_in_place(self.unwatched, fd, folder, path, known)
 
     def _sync_is_due(self, now: float, share: float = 0.8) -> bool:
-        """Return whether this share of the time has passed after which a power cut may undo no lazy record."""
+        """Return whether this share of the time has passed after which no lazy record may be undone by a power cut."""
         return self._lazy_since is not None and now >= self._lazy_since + share * self.options.lazy_sync_s
 
     def _sync(self) -> bool:
@@ -673,7 +673,7 @@ class Log:
         return self.folder != self.home or self._fill_reserve()
 
     def _fill_reserve(self) -> bool:
-        # All that the segment does not use, but for the next step of a send.
+        # All space that the segment does not use, except for the next step of a send.
         unused = self._allocated - self.offset - self.options.allocate_bytes if self.number else 0
         return self._reserve.fill(self.files, unused, self._resize)
 
@@ -761,7 +761,7 @@ class Log:
         self._redo += again  # in two lines: it changes _redo itself
 
     def _answered(self, entry: Entry, number: int, offset: int) -> Entry:
-        """Return the entry for writing again: its caller was told a place, which `relocated` keeps good."""
+        """Return the entry for writing again: its caller knows a place, which `relocated` keeps valid."""
         lsn, kind, parts, size, done, flags = entry
         if flags & ANSWERED or done is None:
             return (lsn, kind, parts, size, done, flags | ANSWERED)

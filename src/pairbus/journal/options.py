@@ -30,7 +30,7 @@ class Options:
     allocate_bytes: int = 1024 * 1024
     # After how many seconds a file operation that does not return counts as a stall of its folder.
     stall_s: float = 5.0
-    # Start although synced records are damaged: they are passed over, and the notes say what was lost.
+    # Start although synced records are damaged: they are skipped, and the notes say what was lost.
     salvage: bool = False
 
     def __post_init__(self) -> None:

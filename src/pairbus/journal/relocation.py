@@ -21,7 +21,7 @@ class Relocations:
     __slots__ = ("_known_as", "_moves")
 
     def __init__(self) -> None:
-        self._moves: dict[int, list[_Move]] = {}  # by the segment that was told, in order of offset
+        self._moves: dict[int, list[_Move]] = {}  # by the segment that the owner knows, in order of offset
         self._known_as: dict[tuple[int, int], tuple[int, int]] = {}
 
     def __bool__(self) -> bool:

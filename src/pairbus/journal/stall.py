@@ -24,12 +24,12 @@ PROBE_NAME: Final = "probe"
 
 
 class LeftBehind(BaseException):
-    """The operation took so long that its caller has moved on, and what it worked on belongs to another one now."""
+    """The operation took so long that its caller was replaced, and its files now belong to another thread."""
 
 
 class Gate:
-    """Holds back the operations on a folder. Without threads, where waiting would stop everything, the caller is left
-    behind at once."""
+    """Holds back the operations on a folder. Without threads, where waiting would stop everything, the caller is
+    abandoned at once."""
 
     def __init__(self) -> None:
         self.is_threaded = False
@@ -63,12 +63,12 @@ class WatchedFiles:
         self._gate = gate
         self._target: int | str = ""  # of the operation: a path, a folder or an open file
         self._open: dict[int, str] = {}  # the paths of open files
-        # Holds one thing while an operation is under way: who takes it out, the one whose operation it is or the one
-        # who leaves that behind, may go on. Cheaper than a lock, and each operation pays for it.
+        # Holds one item during an operation: the thread that removes it, the operation's own or the one that abandons
+        # it, may go on. Cheaper than a lock, and each operation pays for it.
         self._right_to_go_on: list[bool] = []
 
     def leave(self, turn: int) -> bool:
-        """Leave the caller of this operation behind; return False when the operation has ended meanwhile."""
+        """Abandon the caller of this operation; return False when the operation has ended meanwhile."""
         if self.turns != turn:
             return False
         try:
@@ -86,13 +86,13 @@ class WatchedFiles:
         return folder_of(path)
 
     def close_all(self) -> None:
-        """Close what was open when its user was left behind."""
+        """Close the files that were open when their user was abandoned."""
         for fd in list(self._open):
             with contextlib.suppress(OSError):
                 self._files.close(fd)
 
     def run(self, target: int | str, call: Callable[..., R], *arguments: Any) -> R:
-        """Call what may not return. It is about the target, and may change nothing but files."""
+        """Call a function that may not return. It works on the target, and may change only files."""
         if self.is_left:
             raise LeftBehind
         self._target = target

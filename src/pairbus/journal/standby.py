@@ -93,7 +93,7 @@ def check(files: Files, folder: str, standby: str | None, pledge: Pledge | None,
     and what salvage passes over, or ""."""
     identity = 0 if pledge is None else pledge.identity
     mark = None if standby is None else read_pledge(files, standby)
-    # Under whatever name, the folder with the journal's mark is the one.
+    # The folder with the journal's mark is the right one, whatever its name.
     is_marked = pledge is not None and pledge.has_mark(mark)
     problem = ""
     if pledge is not None and is_marked and standby is not None:

@@ -24,14 +24,14 @@ from pairbus.journal.stall import LeftBehind, WatchedFiles, see_whether_it_answe
 
 Post = Callable[[Callable[[], None]], object]
 BATCH_BYTES = 8 * 1024 * 1024
-_LOOKS = 4  # at an operation that lasts, before it counts as a stall
+_LOOKS = 4  # how often a lasting operation is checked before it counts as a stall
 _CLOSING_S = 1.0
 # Where settlements follow each other the thread syncs once in `lazy_sync_s`; for twice as long a disk that has answered
 # is trusted to take a write at once.
 _TRUSTED_SYNCS = 2.0
-# So long the loop waits, once, for the answer of a disk that was not used for longer. One that hangs costs no more.
+# How long the loop waits, once, for a disk that was not used for a while. A hanging disk costs no more than that.
 _ASKED_S = 0.002
-# Callbacks are called for so long in one turn of the loop.
+# How long callbacks are called in one turn of the loop.
 _DELIVERED_S = 0.003
 
 
@@ -62,7 +62,7 @@ class Writer:
         self._clock = clock
         self._note = note
         self._thread: threading.Thread | None = None
-        self._undone: list[Entry] = []  # what a crash must answer,
+        self._undone: list[Entry] = []  # answered with an error if the thread crashes
         self._log_in_use = threading.Lock()
         # Entries put by the loop's thread, and those of them that are committed: equal when the writer has nothing.
         self._taken = 0
@@ -70,7 +70,7 @@ class Writer:
         self._is_waited_for = False  # the loop's thread waits for this event:
         self._caught_up = threading.Event()  # the thread has committed something
         self._answered_at = clock()  # when the disk last did what the thread asked for
-        self._told: list[list[Answer]] = []  # but for these
+        self._told: list[list[Answer]] = []  # those of them that are answered already
         self._undelivered: list[Answer] = []  # of the loop's thread
         self._command: Command | None = None  # what is in hand
         self._resumes = False  # the next turn goes on with what another thread had in hand
@@ -171,7 +171,7 @@ class Writer:
                 self._begin_thread()
 
     def _leave(self, files: WatchedFiles) -> None:
-        """Leave the one behind that uses these files: from here on the log is the next turn's."""
+        """Abandon the thread that uses these files: from here on the log belongs to the next turn."""
         log, lock = self.log, threading.Lock()
         lock.acquire()
         log.stalled.add(files.folder)
@@ -179,7 +179,7 @@ class Writer:
         self._log_in_use, self._resumes = lock, True
 
     def _answers(self, folder: str) -> None:
-        """Take note that a folder answers again."""
+        """Note that a folder answers again."""
         self.log.stalled.discard(folder)
         self._note(f"{folder} answers again")
         self.queue.put(Command(lambda log, now: None))  # wakes the thread that writes
@@ -239,7 +239,7 @@ class Writer:
         return True
 
     def _resume(self) -> None:
-        """Go on with what another thread had in hand; the log is taken already (`_leave`)."""
+        """Go on with the records that another thread had in hand; the log is taken already (`_leave`)."""
         self._resumes, lock = False, self._log_in_use
         try:
             self.log.go_on(self._clock())

@@ -14,7 +14,7 @@ _MANAGEMENT = "/$management"
 
 
 class NodeKind(enum.Enum):
-    """What an address can name."""
+    """The kinds of nodes that an address can name."""
 
     CBS = enum.auto()
     MANAGEMENT = enum.auto()

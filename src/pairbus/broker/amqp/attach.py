@@ -34,7 +34,7 @@ _SESSION_FILTER = "com.microsoft:session-filter"
 _LOCKED_UNTIL = "com.microsoft:locked-until-utc"
 _TIMEOUT = "com.microsoft:timeout"
 _DESTINATION = "com.microsoft:transfer-destination-address"
-#: A declare or a discharge has far less.
+#: Limit of a declare or a discharge, which are far smaller.
 _COORDINATION_BYTES_MAX = 1024
 #: The longest path of an entity, in a URL, has less than half of it.
 _NAME_CHARS_MAX = 1024
@@ -146,7 +146,7 @@ def _attach_receiver(connection: AmqpConnection, link: SenderLink, queue: Messag
     filters = {str(key): value for key, value in (getattr(link.source, "filter", None) or {}).items()}
     unknown = next((name for name in filters if name != _SESSION_FILTER), None)
     if unknown is not None:
-        # Left out of the answer it would do as AMQP says (3.5.1), but few clients look: they'd get all messages.
+        # AMQP (3.5.1) would allow leaving it out of the answer, but few clients look: they'd get all messages.
         text = f"The filter {unknown[:100]!r} is not supported; '{path}' takes {_SESSION_FILTER} alone, or none."
         return Refusal(conditions.NOT_IMPLEMENTED, text)
     mode = getattr(link.source, "distribution_mode", None)

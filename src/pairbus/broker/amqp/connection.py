@@ -71,9 +71,9 @@ _WRITE_BYTES_HIGH = 1024 * 1024
 _WRITE_BYTES_MAX = 4 * 1024 * 1024
 _TURN_S = 0.005
 _NAME_CHARS_KEPT = 64
-#: Given to the engine at a time: the turn can end between two.
+#: How many bytes the engine gets at a time: the turn can end between two.
 _SLICE_BYTES = 16 * 1024
-#: For a client to take our last words.
+#: How long a client has to read our last frames.
 _LINGER_S = 10.0
 #: A connection that has not opened by then is not a client.
 _OPENING_S = 60.0
@@ -85,7 +85,7 @@ _LOCK_LOST = rejected(
 
 
 class AmqpConnection(asyncio.Protocol):
-    """The asyncio protocol of a client's connection, and what the nodes behind its links ask of it."""
+    """The asyncio protocol of a client's connection, and the interface for the nodes behind its links."""
 
     #: The check of a large message that is under way; what came after it on the connection waits.
     _check: Job[Checked] | None = None
@@ -94,9 +94,9 @@ class AmqpConnection(asyncio.Protocol):
         self.host = host
         self.loop = host.loop
         self.authorization = Authorization()
-        #: For whose sake it works, as it said when it opened.
+        #: The billing cause that it stated when it opened.
         self.cause = APP
-        #: Which SDK it is, as it said when it opened; empty where it did not.
+        #: The SDK that it named when it opened; empty if it named none.
         self.product = ""
         self.can_write = True
         self.is_silent = False
@@ -118,7 +118,7 @@ class AmqpConnection(asyncio.Protocol):
             properties={Symbol("product"): "pairbus"},
         )
         self._engine.gathered_bytes_max = unauthenticated.EACH_BYTES_MAX
-        #: It has put no token yet, and may use very little (access/unauthenticated.py).
+        #: It has no token yet, and may use very little memory (access/unauthenticated.py).
         self._is_unauthenticated = True
         self._unauthenticated_since = host.clock()
         self._unauthenticated_links = 0
@@ -170,7 +170,8 @@ class AmqpConnection(asyncio.Protocol):
 
     @property
     def names(self) -> set[str]:
-        """By which a fault may mean this client: its address, and the names of the keys that it has used."""
+        """The names by which a fault may select this client: its address, and the names of the keys that it has
+        used."""
         peer = None if self._transport is None else self._transport.get_extra_info("peername")
         address = {str(peer[0])} if isinstance(peer, tuple) and peer else set()
         return address | self.authorization.key_names
@@ -198,7 +199,7 @@ class AmqpConnection(asyncio.Protocol):
                 position += _SLICE_BYTES
                 self._events = iter(self._engine.receive(piece, self.loop.time()))
         except Exception:
-            # a bug of ours: this client is told, the others don't notice
+            # a bug of ours: only this client is affected
             log.exception("%s: a connection is closed after an error", self.host.name)
             self.close(Refusal(conditions.INTERNAL_ERROR, "the broker failed to handle a request; see its log"))
             done, position = True, len(unread)
@@ -341,7 +342,7 @@ class AmqpConnection(asyncio.Protocol):
             self._wake_sources()
 
     def flush_soon(self) -> None:
-        """Write what the engine has to say at the end of this turn of the loop."""
+        """Write the engine's output at the end of this turn of the loop."""
         if not self._flush_due:
             self._flush_due = True
             self.loop.call_soon(self._flush)
@@ -392,12 +393,12 @@ class AmqpConnection(asyncio.Protocol):
                 self._on_closed(event)
         self._flush()
         if deadline is not None and self._transport is not None:
-            # a client that wants a heartbeat every millisecond gets some, and the others their share of the loop
+            # a client that wants a heartbeat every millisecond gets fewer, so that others get their share of the loop
             self._timer = self.loop.call_at(max(deadline, self.loop.time() + _TICK_S_MIN), self._tick)
 
     def _check_idle(self, after_s: float) -> None:
-        """Detach links on which nothing has moved for so long, as the service does; a receiver that has asked for
-        messages and waits for them is not idle."""
+        """Detach links without traffic for this long, as the service does; a receiver that has asked for messages and
+        waits for them is not idle."""
         now = self.loop.time()
         seen: dict[Link, tuple[int, float]] = {}
         for link in self.links():
@@ -491,7 +492,7 @@ class AmqpConnection(asyncio.Protocol):
         return self.can_write and self.unflushed_bytes < _WRITE_BYTES_HIGH
 
     def hold(self, size: int) -> None:
-        """Count bytes of what the client has under way; too many stop reading until `release`."""
+        """Count the bytes of the client's unfinished work; too many stop reading until `release`."""
         self._held_bytes += size
         if self._held_bytes > _HELD_BYTES_MAX and not self._is_holding:
             self._is_holding = True
@@ -754,8 +755,9 @@ class AmqpConnection(asyncio.Protocol):
 
 
 def _key(link: Link) -> tuple[bool, str, Session | None]:
-    """Return what no two links of a connection may share: direction and name. uamqp names the links of a request node
-    after that node, and has them in each of its sessions: there they are unique within the session alone."""
+    """Return the key that is unique among the links of a connection: direction and name. uamqp names the links of a
+    request node after that node, and has them in each of its sessions: there they are unique within the session
+    alone."""
     is_request_node = isinstance(link.context, RequestNode | ResponseNode)
     return link.is_sender, link.name, link.session if is_request_node else None
 

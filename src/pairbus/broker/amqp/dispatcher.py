@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 _TURN_MESSAGES = 32
 _RUN_MESSAGES = 512
-# All dispatchers together, in one turn of the loop.
+# Time of all dispatchers together in one turn of the loop.
 _TURN_S = 0.003
-#: How soon receivers that are throttled are looked after again.
+#: How soon throttled receivers are tried again.
 _THROTTLED_S = 0.05
 
 
@@ -109,7 +109,7 @@ class Dispatcher:
         self.wake()
 
     def pause(self, seconds: float) -> None:
-        """Deliver nothing for so long: what is next can't be read."""
+        """Deliver nothing for this long: the next message can't be read."""
         if not self._is_paused:
             self._is_paused = True
             self._loop.call_later(seconds, self._end_pause)

@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 
 #: The SDKs fill a batch up to the limit without counting the properties of its envelope.
 _ENVELOPE_BYTES = 1024
-#: What the service takes in one batch, whatever the size of a message may be.
+#: The service's limit for one batch, whatever the size of a message may be.
 _BATCH_BYTES_MAX = 1024 * 1024
 _BATCH_MESSAGES_MAX = 4500
 _CREDIT = 1000
-#: What one receiving link may hold locked on its credit alone.
+#: How many messages one receiving link may hold locked on its credit alone.
 _UNSETTLED_MAX = 5000
-#: How often a link that is full looks for locks that are gone.
+#: How often a full link looks for locks that are gone.
 _SWEEP_S = 0.1
 #: Locked at a time: between two a connection that has enough for now can be left alone.
 _ACQUIRED_MAX = 64
@@ -63,7 +63,7 @@ _RELEASE = Release()
 
 
 class Node(Protocol):
-    """What is behind a link."""
+    """Base of the nodes behind links."""
 
     def closed(self) -> None:
         """Called once, when the link has ended in whatever way."""
@@ -412,7 +412,7 @@ class SourceNode:
         return taken
 
     def _not_read(self, messages: list[Message], message: Message, error: JournalError, now: float) -> bool:
-        """Do without a message that was acquired with others and can't be read; return whether to deliver the others.
+        """Skip a message that was acquired with others and can't be read; return whether to deliver the others.
 
         In a stall it is passed over, or within a session waited for. Else the lock runs out by itself, which counts:
         one that can never be read is dead-lettered in the end.
@@ -449,7 +449,7 @@ class SourceNode:
             payload = namespace.receive.delivery(self.queue, message, locked=False)
             # one that left while the removal was synced has lost it, as with every receive-and-delete
             if not self._is_closed:
-                self.link.send(payload, b"", settled=True)  # nothing can be said of it any more: the tag is empty
+                self.link.send(payload, b"", settled=True)  # it can't be settled any more: the tag is empty
             recorder.received(self.path, message, payload, self.connection.cause, now, removed=True)
             if self.connection.host.faults.is_on:
                 self._spend(message, payload, now)
@@ -579,7 +579,7 @@ def outcome_of(state: Any) -> Outcome | None:
         properties = {str(key): value for key, value in (state.message_annotations or {}).items()}
         if state.undeliverable_here:
             return Defer(properties)
-        # JS and .NET abandon without delivery-failed: it counts all the same
+        # JS and .NET abandon without delivery-failed; the delivery counts nevertheless
         return Abandon(properties)
     if kind is Rejected:
         error = state.error
@@ -652,7 +652,7 @@ class ResponseNode:
         self.connection = connection
         self.link = link
         self.address = address
-        #: How requests may name this link.
+        #: The names by which requests may refer to this link.
         self.reply_to: str | None = getattr(link.target, "address", None)
         self._tag = 0
         self._waiting: deque[bytes] = deque()

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .connection import AmqpConnection
 
 _PEEK_MESSAGES_MAX = 1000
-#: One response holds no more than this; a client that peeks on gets the rest.
+#: The limit of one response; a client that continues its peek gets the rest.
 _RESPONSE_BYTES_MAX = 768 * 1024
 #: What a request that is carried out in slices counts for against the bytes that its connection may hold: of a client
 #: that asks faster than it is answered, or never reads, only a few such requests are under way.
@@ -124,7 +124,7 @@ class Call(NamedTuple):
         return lock
 
 
-#: What takes long is done in slices: it is a generator.
+#: Generators are long operations, which are done in slices.
 Operation = Callable[[Call], Generator[None, None, None] | None]
 
 
@@ -133,7 +133,7 @@ class _SessionLost(Exception):
 
 
 class _BeingSettled(Exception):
-    """The message that is asked for is being written to disk: look again in a moment."""
+    """The requested message is being written to disk: look again in a moment."""
 
 
 def handle(
@@ -321,7 +321,7 @@ def _receive_deferred(call: Call) -> None:
                 call.host.namespace.receive.delivery(queue, message, locked=not deletes) for message in messages
             ]
         except JournalError:
-            # Nobody got them, so that counts as no delivery.
+            # Nobody received them, so that doesn't count as a delivery.
             call.host.namespace.receive.give_back(queue, messages, call.now, session)
             raise
         found = []
@@ -423,7 +423,7 @@ def _set_state(call: Call) -> None:
 def _list_sessions(call: Call) -> Generator[None, None, None]:
     since_ms = call.arguments.whole("last-updated-time")
     skip, top = call.arguments.whole("skip"), call.arguments.count("top")
-    # DateTime.MaxValue asks for all that there are; any other time for those whose state changed since
+    # DateTime.MaxValue asks for all sessions; any other time for those whose state changed since
     since = None if since_ms >= _DATETIME_MAX_MS else since_ms / 1000
     most = min(top, _PEEK_MESSAGES_MAX)
     found = yield from call.host.namespace.sessions.list_ids(call.queue, since, max(0, skip), most)

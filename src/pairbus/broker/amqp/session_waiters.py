@@ -43,7 +43,7 @@ class SessionWaiters:
         return f"<SessionWaiters {self._queue.path}: {len(self._waiting)} waiting>"
 
     def wait(self, connection: AmqpConnection, link: SenderLink, seconds: float | None) -> Refusal | None:
-        """Answer the attach when a session is free, or refuse it after so many seconds; return a refusal at once where
+        """Answer the attach when a session is free, or refuse it after this many seconds; return a refusal at once if
         too many wait."""
         if len(self._waiting) >= _WAITING_MAX:
             return Refusal(

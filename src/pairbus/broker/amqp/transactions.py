@@ -124,7 +124,7 @@ def unknown(txn_id: bytes) -> Refusal:
 
 
 def deliver(connection: AmqpConnection, event: TransactionalDelivered) -> None:
-    """Take a message that comes in a transaction to the node behind its link."""
+    """Pass a message of a transaction to the node behind its link."""
     node = event.link.context
     if isinstance(node, CoordinatorNode):
         node.delivered(event)
@@ -198,7 +198,7 @@ def _doom(transaction: Transaction, refusal: Refusal) -> None:
 
 
 def settle(node: SourceNode, delivery_ids: list[int], settled: bool, state: TransactionalState) -> None:
-    """Take the settlement of deliveries into a transaction. They can be settled again if it is rolled back."""
+    """Add the settlement of deliveries to a transaction. They can be settled again if it is rolled back."""
     _TransactionalSettlement(node, delivery_ids, settled, state).enlist()
 
 

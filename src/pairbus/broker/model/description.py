@@ -46,7 +46,8 @@ KEY_CHARS_MAX = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EntityDescription:
-    """What all entities have. Durations and times are seconds; `math.inf` stands for the service's "never"."""
+    """The fields that all entities have. Durations and times are seconds; `math.inf` stands for the service's
+    "never"."""
 
     name: str
     default_ttl: float = math.inf
@@ -149,7 +150,7 @@ def as_queue(description: Description, name: str) -> QueueDescription:
 
 
 def validate(description: Description) -> None:
-    """Raise `InvalidDescription` for the first field that can't be."""
+    """Raise `InvalidDescription` for the first invalid field."""
     if isinstance(description, SubscriptionDescription):
         validate_name(description.topic)
         validate_subscription_name(description.name)
@@ -198,7 +199,7 @@ def validate_update(old: Description, new: Description) -> None:
 
 
 def validate_authorization_rule(rule: AuthorizationRule) -> None:
-    """Raise `InvalidDescription` for a rule that can't be; the error never shows a key."""
+    """Raise `InvalidDescription` for an invalid authorization rule; the error never shows a key."""
     name = rule.key_name
     if not isinstance(name, str) or not 0 < len(name) <= KEY_CHARS_MAX:
         raise InvalidDescription("key_name", name, f"1 to {KEY_CHARS_MAX} characters")

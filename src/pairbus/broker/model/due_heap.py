@@ -25,7 +25,7 @@ class DueHeap:
     def __init__(self, time_of: Callable[[Message], float]) -> None:
         #: No entry is due before it.
         self.next = inf
-        #: What was due up to here has been taken out, when this was last asked for.
+        #: The time up to which due messages have been taken out.
         self.passed = -inf
         self.asked = -inf
         self._time_of = time_of
@@ -89,7 +89,7 @@ class DueHeap:
         return not_due
 
     def clear(self) -> Entries:
-        """Forget all, and return what is forgotten."""
+        """Remove all entries and return them."""
         entries, self._entries = self._entries, []
         self.next = inf
         return entries

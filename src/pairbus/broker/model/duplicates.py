@@ -24,7 +24,7 @@ from pairbus.broker.format.records import KEY_BYTES
 from pairbus.broker.refusal import Refusal
 
 IDS_MAX: Final = 1_000_000
-#: What is forgotten may wait so long: many at once cost less.
+#: How long forgetting may be delayed: many at once cost less.
 FORGET_S: Final = 1.0
 # Forgotten at once where there is no room for new ones.
 _ROOM_MAX: Final = 2000
@@ -108,13 +108,13 @@ class DuplicateHistory:
         self._answer(sighting, refusal)
 
     def wait(self, sighting: Sighting, waiter: Waiter) -> None:
-        """Call `waiter` when it is known what becomes of a pending sighting."""
+        """Call `waiter` when the outcome of a pending sighting is known."""
         if sighting.waiters is None:
             sighting.waiters = []
         sighting.waiters.append(waiter)
 
     def restore(self, time: float, keys: tuple[bytes, ...], segment: int, nbytes: int) -> None:
-        """Remember what a record says; a copy replaces what was known."""
+        """Remember the ids of a record; a copy replaces the earlier ones."""
         known = self._by_key.get(keys[0])
         if known is not None and known.time == time and known.keys == keys:
             self.release(known.segment, known.nbytes)

@@ -127,7 +127,7 @@ class QueueEntity:
         self.renumbered = Renumbered()
         self.deleting = False
         self.deleted = False
-        #: Why nothing can be done with it for now: it is rebuilt from the journal. It is `deleting` then, too.
+        #: Why it can't be used for now: it is being rebuilt from the journal. It is `deleting` then, too.
         self.suspended: Refusal | None = None
         #: As RECOPIED, for a deletion that is being written.
         self.recopied = False
@@ -211,7 +211,8 @@ class QueueEntity:
         return self.partition().sizes[partition]
 
     def duplicate_key(self, traits: Traits) -> bytes:
-        """Return what tells a message from others to duplicate detection: its id, in partitions also its key."""
+        """Return the key by which duplicate detection compares messages: the id, in partitions also the partition
+        key."""
         key = None
         if self.partitions is not None:
             key = key_of_message(traits)
@@ -243,7 +244,7 @@ class QueueEntity:
         return list(self.partitions.last)
 
     def restore_numbers(self, numbers: int | list[int]) -> None:
-        """Take back the numbers that were given out since, which nobody has seen."""
+        """Take back the numbers given out since then, which nobody has seen."""
         if isinstance(numbers, int):
             self.last_sequence = numbers
         else:
@@ -284,8 +285,8 @@ class QueueEntity:
         self.deleting = self.recopied = False
 
     def let_go(self) -> None:
-        """Let go of the queues when the entity is deleted: it and they would wait for the cycle collector. Whoever
-        still has one of them finds the entity, which says that it is deleted; whoever has the entity finds nothing."""
+        """Release the queues when the entity is deleted: otherwise they would wait for the cycle collector. Code that
+        still has a queue finds the entity, which says that it is deleted; code that has the entity finds no queues."""
         for queue in (self.active, self.dead_letter):
             queue.on_available = queue.on_deleted = queue.on_session_free = None
         self.active, self.dead_letter = _NOTHING.active, _NOTHING.dead_letter
@@ -390,8 +391,8 @@ class QueueEntity:
 
 
 class TransferQueue(QueueEntity):
-    """What holds the transfer dead letters of another entity: what was sent through that one and could not go on to its
-    destination.
+    """Holds the transfer dead letters of another entity: messages that were sent through it and could not go on to
+    their destination.
 
     They are in its dead-letter queue; nobody sees the rest of it, and it is deleted with its owner. Most entities never
     have one: it is made when it is first asked for (operations/transfer.py).

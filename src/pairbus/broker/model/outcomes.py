@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from pairbus.broker.refusal import Refusal
 
-#: What a send returns in place of a sequence number; 0 stands for a message that a topic numbered only as copies.
+#: Results of a send in place of a sequence number; 0 stands for a message that a topic numbered only as copies.
 PINGED: Final = -1
 DUPLICATE: Final = -2
-#: What the ledger says of a message that no subscription takes.
+#: The ledger's outcome for a message that no subscription takes.
 NO_SUBSCRIPTION: Final = "no-subscription"
 
 
@@ -54,7 +54,7 @@ class DeadLetter:
     properties: Mapping[str, Any] = field(default_factory=dict)
 
     def changes(self) -> dict[str, Any]:
-        """Return what the dead letter's application properties gain (docs/reference/protocol.md#outcomes)."""
+        """Return the additions to a dead letter's application properties (docs/reference/protocol.md#outcomes)."""
         changes = dict(self.properties)
         if self.reason is not None:
             changes["DeadLetterReason"] = self.reason

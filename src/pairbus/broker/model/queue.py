@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from .entity import QueueEntity
 
-#: Messages whose locks or lifetimes end in one step, which others wait for.
+#: How many locks or lifetimes end in one step, which others wait for.
 AT_ONCE_MAX: Final = 200
 # Entries of a queue that is deleted that go at once.
 _FREED_MAX: Final = 100
@@ -54,7 +54,7 @@ _FREED_MAX: Final = 100
 _CHUNK_BITS: Final = 10
 # How many entries of the lock heap may be stale beside those that are not.
 _STALE_LOCKS_MAX: Final = 1024
-# What could not be written is tried again after so long.
+# After how long a failed write is tried again.
 _RETRY_S: Final = 1.0
 
 
@@ -356,7 +356,7 @@ class MessageQueue:
                     container.popitem() if isinstance(container, dict) else container.pop()
                 yield None
 
-    # who is next
+    # which message is next
 
     def offer(self, message: Message) -> None:
         """Return a message to its home: available, unless it was deferred or scheduled."""
@@ -371,7 +371,7 @@ class MessageQueue:
         if home == READY:
             lifetimes = self.lifetimes
             if delay > 0.0 and message.expires_at <= lifetimes.asked:
-                # Nobody gets it any more, whatever the disk says.
+                # Nobody receives it any more, whatever the disk answers.
                 message.state = OVERDUE
                 lifetimes.add(message, lifetimes.asked + delay)
                 self.is_timed = True
@@ -386,7 +386,7 @@ class MessageQueue:
             self.is_timed = True
 
     def put(self, message: Message, *, was_late: bool = False) -> None:
-        """Do as `offer` with a message that was not in the queue before."""
+        """Do the same as `offer` for a message that was not in the queue before."""
         home = message.state = message.home
         if not was_late and (self.holds_back or (self.sessions is not None and self.sessions.is_late(message))):
             # One that is scheduled can be called off, but does not become due.
@@ -404,7 +404,7 @@ class MessageQueue:
             self.is_timed = True
 
     def release_late(self, count: int) -> None:
-        """Make so many messages available that were kept from receivers; `holds_back` has ended."""
+        """Make up to this many messages available that were kept from receivers; `holds_back` has ended."""
         while self.late and count > 0:
             message = self.late.popleft()
             if self.sessions is not None:

@@ -91,7 +91,7 @@ _AMQP_NAMES: Final = {"label": "subject", "session_id": "group_id", "reply_to_se
 _SYSTEM: Final = "sys."
 _USER: Final = "user."
 
-# What judging a rule costs at most, in units of a copy.
+# The highest cost of judging a rule, in units of a copy.
 _RULE_WEIGHT: Final = 10
 
 Signature = tuple[str, ...]
@@ -137,7 +137,7 @@ def comparable(value: Any) -> Hashable:
 
 
 class Facts:
-    """What filters ask of one message, decoded when the first of them asks; shared by all subscriptions.
+    """The values of one message that filters need, decoded when the first of them asks; shared by all subscriptions.
 
     `payload` is a whole message, or stored content whose annotation pairs stand in front of it. `lifetime` is how long
     it lives from `enqueued_at` on.
@@ -260,8 +260,8 @@ class Facts:
 
 
 class Verdict(NamedTuple):
-    """What the rules of a subscription make of a message: whether it gets the message as it is, the message as each
-    action has changed it, and why a rule could not be evaluated."""
+    """The result of a subscription's rules for a message: whether it gets the message unchanged, the message as changed
+    by each action, and why a rule could not be evaluated."""
 
     is_match: bool
     drafts: list[Draft]
@@ -302,9 +302,9 @@ class RuleSet:
         self.wanted = () if self.always else tuple(wanted.items())
         self._acting = tuple(acting.items())
         self._sql = tuple(sql)
-        #: `matches` says all that there is to say.
+        #: `matches` is enough: there are only correlation filters.
         self.is_plain = not acting and not sql
-        #: What a message costs, in units of a copy.
+        #: The cost of a message, in units of a copy.
         self.weight = 1 + _RULE_WEIGHT * (
             len(sql) + sum(len(each) for found in acting.values() for each in found.values())
         )
@@ -381,7 +381,7 @@ class RuleIndex(Generic[K]):
         self._wanted: dict[Signature, dict[tuple[Hashable, ...], dict[K, None]]] = {}
         #: Those who are to be asked: some of their rules are SQL or have an action.
         self.special: dict[K, RuleSet] = {}
-        #: What a message costs at most, in units of a copy.
+        #: The highest cost of a message, in units of a copy.
         self.weight = 0
         # What was given out, and the tables that it doesn't share.
         self._snapshot: RuleIndex[K] | None = None
@@ -420,7 +420,7 @@ class RuleIndex(Generic[K]):
         return self._wanted[signature]
 
     def put(self, key: K, rules: RuleSet) -> None:
-        """Take in the rules of a subscription, instead of those that it had."""
+        """Replace the rules of a subscription."""
         self.drop(key)
         self._known[key] = rules
         self.weight += rules.weight
@@ -454,7 +454,7 @@ class RuleIndex(Generic[K]):
                 self._own.discard(signature)
 
     def matching(self, facts: Facts) -> Iterable[K]:
-        """Return who gets a message, but for the special ones."""
+        """Return which subscriptions get a message, except the special ones."""
         if not self._wanted:
             return self._always
         found = dict(self._always)

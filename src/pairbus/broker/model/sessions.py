@@ -43,7 +43,7 @@ class SessionLock:
         self.is_over = False
         self.on_available: Callable[[], None] | None = None
         self.on_lost: Callable[[], None] | None = None
-        #: What was delivered under it and is not settled, by token.
+        #: Delivered and unsettled messages under this lock, by token.
         self.held: dict[bytes, Message] = {}
 
     def is_held(self, now: float) -> bool:
@@ -75,7 +75,7 @@ class Session:
         self.id = id
         self.ready_list = ReadyList()
         self.lock: SessionLock | None = None
-        #: Its messages, whatever they are doing.
+        #: Its messages, in whatever state.
         self.count = 0
         #: Those that are kept from receivers.
         self.late = 0
@@ -309,7 +309,7 @@ class Sessions:
         return locks, is_free
 
     def touch_all(self) -> None:
-        """Let `wake` tell all who can receive: partitions that were down may serve again."""
+        """Let `wake` return all possible receivers: partitions that were down may serve again."""
         self._touched.update(dict.fromkeys(self._by_id))
 
     def _lock_until(self, id: str, until: float) -> SessionLock | None:

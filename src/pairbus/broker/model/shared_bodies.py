@@ -43,7 +43,7 @@ class Account:
 
 
 class Shared:
-    """What the copies of one message share; `nbytes` is what it takes in its record besides the copies."""
+    """The data that the copies of one message share; `nbytes` is its size in the record without the copies."""
 
     __slots__ = ("account", "copies", "nbytes", "resident")
 

@@ -48,7 +48,7 @@ class Topic(QueueEntity):
     )
 
     KIND = records.TOPIC
-    # Not a queue's, but with all that is asked of one that messages are sent to.
+    # Not a queue, but with the interface of one that messages are sent to.
     description: TopicDescription  # type: ignore[assignment]
 
     def __init__(self, id: int, description: TopicDescription, revision: int = 0) -> None:
@@ -151,7 +151,7 @@ class Subscription(QueueEntity):
     __slots__ = ("default_ttl", "is_changing", "rules", "ruleset", "topic", "topic_id", "waiting")
 
     KIND = records.SUBSCRIPTION
-    # Not a queue's, but with all that is asked of one that messages are received from.
+    # Not a queue, but with the interface of one that messages are received from.
     description: SubscriptionDescription  # type: ignore[assignment]
 
     def __init__(
@@ -176,7 +176,7 @@ class Subscription(QueueEntity):
 
     def describe(self, description: SubscriptionDescription, revision: int) -> None:  # type: ignore[override]
         super().describe(as_queue(description, f"{description.topic}{SUBSCRIPTIONS}{description.name}"), revision)
-        # What it was created with is no more than the first rule.
+        # The rule that it was created with is only its first rule.
         self.description = replace(description, default_rule=None)
         self.default_ttl = description.default_ttl
 

@@ -78,7 +78,7 @@ Operation = Send | Settle
 
 
 class Transaction:
-    """What one transaction holds, and its state."""
+    """The operations of one transaction, and its state."""
 
     __slots__ = ("failure", "id", "key", "operations", "sent", "settled", "size_bytes", "started_at", "state", "via")
 
@@ -133,7 +133,7 @@ class OpenTransactions:
         now: float,
         messages_max: int = MESSAGES_MAX,
     ) -> Refusal | None:
-        """Take an operation into a transaction, or return why not; the transaction is then as it was.
+        """Add an operation to a transaction, or return why not; the transaction is then unchanged.
 
         `via` is the queue or topic through which the operation goes: one for all operations of a transaction. None: it
         goes through that of the others, whichever it is.

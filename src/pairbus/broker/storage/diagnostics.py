@@ -13,10 +13,10 @@ from pairbus.broker.model.entity import QueueEntity, TransferQueue
 from pairbus.broker.model.message import DEFERRED, SCHEDULED
 from pairbus.broker.model.queue import MessageQueue
 
-#: Named of one entity, and of all.
+#: How many differences are named for one entity, and for all.
 DIFFERENCES_MAX: Final = 100
 ALL_DIFFERENCES_MAX: Final = 2_000
-#: Described in one file.
+#: How many entities are described in one file.
 ENTITIES_MAX: Final = 1_000
 
 _COMPARED: Final = ("delivery_count", "home", "length", "enqueued_at", "expires_at", "session_id", "segment", "offset")
@@ -43,7 +43,7 @@ def describe(entity: QueueEntity) -> dict[str, Any]:
 
 
 def differences(memory: QueueEntity, journal: QueueEntity) -> Iterator[str]:
-    """Yield in words what differs. Locks are no difference: they are in memory alone."""
+    """Yield the differences in words. Locks are no difference, since they are only in memory."""
     if memory.revision != journal.revision or memory.document() != journal.document():
         yield f"its description: revision {memory.revision} in memory, {journal.revision} in the journal"
     if memory.last_numbers != journal.last_numbers:

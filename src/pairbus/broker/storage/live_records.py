@@ -85,7 +85,7 @@ class LiveRecords:
         self._publications = LivePublications(entities, self._changes, release)
 
     def live(self, record: Record) -> tuple[int, tuple[bytes, ...] | bytes] | None:
-        """Return kind and payload of the copy of a record, or None when nothing of it counts any more."""
+        """Return kind and payload of the copy of a record, or None if no part of it is live."""
         kind = record.kind
         if kind == records.ENQUEUE:
             return self._live_messages(record)

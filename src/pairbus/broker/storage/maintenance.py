@@ -16,7 +16,7 @@ from pairbus.journal import Journal, JournalError
 from .live_records import LiveRecords
 
 _NOTES_MAX: Final = 1000
-# Of taking apart what was deleted, at once: about a millisecond.
+# Steps of dismantling a deleted entity at once: about a millisecond.
 _STEPS: Final = 200
 
 
@@ -56,12 +56,12 @@ class Maintenance:
                     await self._wake.wait()
 
     def take_apart(self, steps: Iterator[object]) -> None:
-        """Let go of what a deleted entity has, step by step, as a large one would stop the event loop."""
+        """Release the messages of a deleted entity step by step, since a large one would stop the event loop."""
         self._deleted.append(steps)
         self._wake.set()
 
     def take_some_apart(self) -> bool:
-        """Do some of that; return False when nothing is left to do."""
+        """Do one step of that; return False when nothing is left to do."""
         if not self._deleted:
             return False
         steps = self._deleted[0]
@@ -81,7 +81,7 @@ class Maintenance:
         return bool(self._unwritten)
 
     def write_again(self) -> None:
-        """Try again to write what could not be written."""
+        """Try again to write the records that could not be written."""
         unwritten, self._unwritten = self._unwritten, []
         for write in unwritten:
             write()

@@ -23,12 +23,12 @@ from pairbus.broker.model.shared_bodies import Copy, header_of
 from pairbus.broker.model.topic import FILTER_ERROR, SESSION_MISSING, Subscription, Topic
 
 Work = Generator[None, None, None]
-# Of the bodies that actions have changed, in one record.
+# Limit of the bodies that actions have changed, in one record.
 _CHANGED_BYTES_MAX: Final = 64 << 20
 _CHANGED_TOO_MUCH: Final = f"Actions of rules make more than {_CHANGED_BYTES_MAX} bytes of copies."
 #: Copies that are made, or enter their queues, in one unit.
 COPIES_AT_ONCE: Final = 8
-#: What is done at once rather than in slices, as a send with few copies is: in units of a copy.
+#: How much is done at once rather than in slices, for a send with few copies: in units of a copy.
 WEIGHT_AT_ONCE: Final = 16
 
 _SESSION: Final = ("sys.group_id",)
@@ -91,7 +91,7 @@ class PublishRecord:
         self.unmatched: list[int] = []
 
     def begin(self) -> None:
-        """Note how things are: what is added takes a while."""
+        """Note the present state, since adding messages takes a while."""
         self._deleting = self._count_deleting()
 
     @property

@@ -41,7 +41,7 @@ _UNKNOWN: Final = QueueDescription(name="-")
 
 
 class ReplayedState:
-    """What replay has found."""
+    """The result of a replay."""
 
     __slots__ = ("entities", "meta", "next_id", "notes")
 
@@ -53,7 +53,7 @@ class ReplayedState:
 
 
 def rebuild(history: Iterable[Record], release: Release) -> ReplayedState:
-    """Return what these records lead to; `release(segment, nbytes)` is called for every byte that is of no more use."""
+    """Return the result of these records; `release(segment, nbytes)` is called for bytes that are no longer needed."""
     replay = _Replay(release)
     for record in history:
         replay.apply(record)
@@ -526,7 +526,7 @@ class PartialReplay(_Replay):
 
 
 def _release_nothing(segment: int, nbytes: int) -> None:
-    """Do nothing: what is released was released when it happened."""
+    """Do nothing: these bytes were released when it happened."""
 
 
 def held_bytes(entities: Iterable[QueueEntity]) -> Counter[int]:

@@ -27,7 +27,7 @@ from .unread import UnreadMessages
 
 T = TypeVar("T")
 
-#: Of what is prepared in slices, before it is written.
+#: Limits of the data that is prepared in slices before it is written.
 STAGED_BYTES_MAX: Final = 128 << 20
 
 Done = Callable[[Refusal | None], None]
@@ -37,7 +37,7 @@ RemovalObserver = Callable[[str, str, int | None, str | None, str], None]
 
 
 def refusal_of(error: JournalError) -> Refusal:
-    """Return what a client is told when the journal can't write."""
+    """Return the refusal for a client when the journal can't write."""
     kept = "it may yet turn up after a restart" if error.unknown else "nothing was stored"
     if isinstance(error, JournalFull):
         text = f"The broker's disk is full; {kept}. ({error})"
@@ -53,7 +53,7 @@ def refusal_of(error: JournalError) -> Refusal:
 
 
 def refusal_of_read(error: JournalError) -> Refusal:
-    """Return what a client is told when something that is stored can't be read."""
+    """Return the refusal for a client when stored data can't be read."""
     failed = "does not answer" if isinstance(error, JournalStalled) else "refused"
     return Refusal(conditions.INTERNAL_ERROR, f"The broker's disk {failed}; what it holds can't be read now. ({error})")
 
@@ -68,7 +68,7 @@ def unavailable(entity: QueueEntity | None, name: str) -> Refusal:
 
 
 def nobody(refusal: Refusal | None) -> None:
-    """Ignore the answer to what the broker does by itself."""
+    """Ignore the answer to an operation of the broker's own."""
 
 
 class Refused(Exception):
@@ -116,7 +116,7 @@ class Staged:
 
 
 def busy() -> Refusal:
-    """Return what is said where too much is being prepared to be written."""
+    """Return the refusal for when too much is being prepared to be written."""
     text = "Rules and subscriptions make the broker work for longer than it can keep up with; nothing was stored."
     return Refusal(conditions.SERVER_BUSY, f"{text} Please wait 2 seconds and try again.")
 
@@ -159,7 +159,7 @@ class Store:
         self.watched: dict[MessageQueue, None] = {}
         #: Queues whose receivers wait until the messages are out whose lifetime is over.
         self.clearing: set[MessageQueue] = set()
-        #: Called for messages that go without their receivers' doing, if a ledger is kept.
+        #: Called for messages that leave without their receivers' action, if a ledger is kept.
         self.observer: RemovalObserver | None = None
         self.live_records = LiveRecords(self.by_id, journal.read, journal.release)
         self.maintenance = Maintenance(journal, self.live_records, self.notes)

@@ -14,16 +14,16 @@ from typing import Final
 from pairbus.broker.model.message import SETTLING, Message
 from pairbus.broker.model.queue import MessageQueue
 
-#: How soon it is looked again whether messages that could not be read can be.
+#: How soon unreadable messages are tried again.
 UNREAD_S: Final = 1.0
-#: Messages that are passed over in a second.
+#: How many messages may be passed over in a second.
 PASSED_MAX: Final = 10_000
 #: Messages that return in one step, which others wait for.
 _RETURNED_MAX: Final = 2000
 
 
 class UnreadMessages:
-    """Those of one namespace."""
+    """The unreadable messages of one namespace."""
 
     __slots__ = ("_batches", "_due", "_passed", "_since")
 
@@ -42,7 +42,7 @@ class UnreadMessages:
 
     @property
     def deadline(self) -> float:
-        """When to look whether they can be read."""
+        """When to check whether they can be read."""
         return self._due
 
     def is_enough(self, now: float) -> bool:
