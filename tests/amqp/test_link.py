@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -30,6 +31,27 @@ def test_messages_arrive_whole_and_in_order_whatever_the_frame_size(bodies: list
     assert [event.tag for event in got] == [b"%d" % number for number in range(len(bodies))]
     assert [event.message_format for event in got] == list(range(len(bodies)))
     assert [event.first for event in pair.take("client", Disposed)] == list(range(len(bodies)))
+
+
+def test_the_frames_of_a_message_are_not_copied_once_more_at_its_end() -> None:
+    pair = ConnectionPair(server={"limits": replace(SMALL, message_bytes_max=1 << 24, gathered_bytes_max=1 << 24)})
+    sender, _ = pair.sender(credit=1)
+    frame, size = bytes(SMALL.frame_bytes_max // 2), 0
+    tracemalloc.start()
+    while size < 1 << 20:
+        part = Transfer(handle=0, delivery_id=0, delivery_tag=b"a", more=True, message_format=0).encode()
+        sender.session.write_transfer(part, frame)
+        size += len(frame)
+        pair.pump()
+    sender.session.write_transfer(Transfer(handle=0, more=False).encode(), b"end")
+    tracemalloc.reset_peak()
+    before, _ = tracemalloc.get_traced_memory()
+    pair.pump()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    (delivered,) = pair.take("server", Delivered)
+    assert len(delivered.payload) == size + 3
+    assert most - before < size / 4
 
 
 def test_a_message_beyond_the_limit_is_discarded_and_reported_and_the_link_goes_on() -> None:

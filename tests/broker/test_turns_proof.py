@@ -61,8 +61,8 @@ def rig(turns: Turns) -> Iterator[Rig]:
 
 def fill(rig: Rig, turns: Turns, count: int = MANY, path: str = "orders", **fields: float) -> None:
     payloads = [make_special(b"x", id=str(n), **fields) for n in range(count)]  # type: ignore[arg-type]
-    for at in range(0, count, 500):
-        assert rig.send_payloads(*payloads[at : at + 500], path=path) is None
+    for at in range(0, count, 200):
+        assert rig.send_payloads(*payloads[at : at + 200], path=path) is None
         turns.finish()
 
 
@@ -154,8 +154,8 @@ def test_session_locks_that_run_out_together(rig: Rig, turns: Turns) -> None:
 
 def test_a_session_with_many_messages_is_released_before_it_is_another_ones(rig: Rig, turns: Turns) -> None:
     queue = rig.create(requires_session=True)
-    for at in range(0, MANY, 500):
-        assert rig.send_payloads(*(make_special(b"%d" % n, session_id="s") for n in range(at, at + 500))) is None
+    for at in range(0, MANY, 200):
+        assert rig.send_payloads(*(make_special(b"%d" % n, session_id="s") for n in range(at, at + 200))) is None
     lock = rig.accept()
     assert len(rig.acquire(MANY, session=lock)) == MANY
     at_most_some_a_turn(turns, lambda: queue.locked, lambda: rig.namespace.sessions.release(lock, rig.now))
@@ -166,8 +166,8 @@ def test_a_session_with_many_messages_is_released_before_it_is_another_ones(rig:
 
 def test_nobody_gets_a_session_that_is_being_released(rig: Rig, turns: Turns) -> None:
     rig.create(requires_session=True)
-    for at in range(0, MANY, 500):
-        assert rig.send_payloads(*(make_special(b"%d" % n, session_id="s") for n in range(at, at + 500))) is None
+    for at in range(0, MANY, 200):
+        assert rig.send_payloads(*(make_special(b"%d" % n, session_id="s") for n in range(at, at + 200))) is None
     lock = rig.accept()
     rig.acquire(MANY, session=lock)
     rig.namespace.sessions.release(lock, rig.now)
@@ -245,8 +245,8 @@ def test_a_search_through_a_queue_for_a_session(
     rig: Rig, turns: Turns, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     queue = rig.create(requires_session=True)
-    for at in range(0, MANY, 500):
-        assert rig.send_payloads(*(make_special(b"x", session_id="a") for _ in range(at, at + 500))) is None
+    for at in range(0, MANY, 200):
+        assert rig.send_payloads(*(make_special(b"x", session_id="a") for _ in range(at, at + 200))) is None
     rig.send_payloads(make_special(b"wanted", session_id="b"))
     looked = Looked(queue, monkeypatch)
     answers: list[object] = []
@@ -296,8 +296,8 @@ def test_a_deletion_of_which_the_disk_takes_a_part_tells_how_many_went(rig: Rig,
 
 def test_a_list_of_many_sessions(rig: Rig, turns: Turns) -> None:
     queue = rig.create(requires_session=True)
-    for at in range(0, MANY, 500):
-        assert rig.send_payloads(*(make_special(b"x", session_id=str(n)) for n in range(at, at + 500))) is None
+    for at in range(0, MANY, 200):
+        assert rig.send_payloads(*(make_special(b"x", session_id=str(n)) for n in range(at, at + 200))) is None
     answers: list[list[str]] = []
     work = rig.namespace.sessions.list_ids(queue, None, MANY - 2, 10)
     rig.namespace.slices.start(work, lambda job: answers.append(job.result()))

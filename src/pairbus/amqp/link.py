@@ -7,6 +7,7 @@ not know what a message means or who may attach; the shell stores its own object
 from __future__ import annotations
 
 from dataclasses import dataclass
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .errors import LimitExceeded, ProtocolViolation
@@ -197,14 +198,14 @@ class SenderLink(Link):
 class ReceiverLink(Link):
     """A link on which this side receives."""
 
-    __slots__ = ("_bytes_max", "_gathered", "_parts", "_size", "_transfer", "unsettled")
+    __slots__ = ("_bytes_max", "_gathered", "_size", "_transfer", "unsettled")
     is_sender = False
 
     def __init__(self, session: Session, name: str, handle: int) -> None:
         super().__init__(session, name, handle)
         self._transfer: Transfer | None = None  # first frame of a message that is still coming in
-        self._parts: list[bytes] = []
-        self._gathered = 0
+        # Its bytes so far: a buffer gives them out without a copy, which takes a tenth of a second of a large message.
+        self._gathered = BytesIO()
         self._size = 0
         self._bytes_max = session.connection.limits.message_bytes_max
         self.unsettled = 0
@@ -251,15 +252,15 @@ class ReceiverLink(Link):
         if self._size <= self._bytes_max:
             self._gather(payload)
         else:
-            self._drop_parts()
+            self._drop_gathered()
         first.settled = first.settled or transfer.settled
         if transfer.state is not None:
             first.state = transfer.state
         if transfer.more:
             return
-        parts, size = self._parts, self._size
+        gathered, size = self._gathered, self._size
         self.forget()
-        self._deliver(first, b"".join(parts) if size <= self._bytes_max else None, events, size)
+        self._deliver(first, gathered.getvalue() if size <= self._bytes_max else None, events, size)
 
     def _deliver(self, transfer: Transfer, payload: bytes | None, events: list[Event], size: int = 0) -> None:
         """Count a delivery and report it; without a payload it was too large."""
@@ -282,8 +283,7 @@ class ReceiverLink(Link):
 
     def _gather(self, payload: bytes) -> None:
         connection = self.session.connection
-        self._parts.append(payload)
-        self._gathered += len(payload)
+        self._gathered.write(payload)
         connection.gathered_bytes += len(payload)
         limit = connection.gathered_bytes_max + connection.expected_bytes_max
         if connection.gathered_bytes > limit:
@@ -292,16 +292,15 @@ class ReceiverLink(Link):
                 f"the limit is {limit}"
             )
 
-    def _drop_parts(self) -> None:
-        self.session.connection.gathered_bytes -= self._gathered
-        self._gathered = 0
-        self._parts = []
+    def _drop_gathered(self) -> None:
+        self.session.connection.gathered_bytes -= self._gathered.tell()
+        self._gathered = BytesIO()
 
     def forget(self) -> None:
         """Forget the frames of the message that was coming in: it is complete, or never will be."""
         self._transfer = None
         self._size = 0
-        self._drop_parts()
+        self._drop_gathered()
 
     def on_flow(self, flow: Flow, events: list[Event]) -> None:
         # the sender tells its count: after a drain it has jumped (AMQP 2.6.7), and the unused credit is gone

@@ -12,7 +12,7 @@ mean.
 from __future__ import annotations
 
 import struct
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -432,18 +432,18 @@ def _replace(payload: bytes, s: Sections, section: int, span: Span | None, new: 
 
 def split_batch(payload: bytes) -> list[bytes]:
     """Return the messages of a batch envelope; the envelope's own properties and annotations mean nothing."""
-    s = split(payload)
-    messages: list[bytes] = []
-    if s.body is None:
-        return messages
-    o, end = s.body
+    return list(each_of_batch(payload))
+
+
+def each_of_batch(payload: bytes) -> Iterator[bytes]:
+    """Yield the messages of a batch envelope."""
+    o, end = split(payload).body or (0, 0)
     while o < end:
         section, o = _section_code(payload, o)
         if section != _DATA:
             raise DecodeError(f"a batch is made of data sections, not of {_NAMES[section - 0x70]} (byte {o})")
         message, o = decode(payload, o)
-        messages.append(message)
-    return messages
+        yield message
 
 
 def _section_code(payload: bytes, start: int) -> tuple[int, int]:

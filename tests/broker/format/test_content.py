@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from pairbus.amqp.message import (
     split,
 )
 from pairbus.amqp.types import Int, Short, Symbol, Timestamp, UInt
+from pairbus.broker.format import content
 from pairbus.broker.format.content import (
     ACTIVE_STATE,
     CHANGES_BYTES_MAX,
@@ -33,9 +35,11 @@ from pairbus.broker.format.content import (
     message_id_in,
     pack_changes,
     take_in,
+    taking_in,
     with_changes,
     with_ttl,
 )
+from pairbus.broker.slices import finish
 from tests.message_view import View
 
 
@@ -61,6 +65,38 @@ def test_a_plain_message_is_kept_as_it_is() -> None:
     kept = take_in(payload, new_id)
     assert kept == (NO_HEADER, 0, 0, payload, None)
     assert kept[3] is payload
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        encode_message(properties=Properties(message_id="a"), body=bytes(500)),
+        encode_message(body=bytes(500)),
+        encode_message(Header(ttl=9), {"x": 1, SCHEDULED_TIME: Timestamp(5)}, Properties(), {"a": 1}, bytes(500)),
+        encode_message(body=("data", [bytes(300), bytes(300)]), properties=Properties(message_id="a")),
+        encode_message(body=("value", bytes(500)), delivery_annotations={"d": 1}),
+        encode_message(body=("sequence", [[1] * 200, [2]]), properties=Properties(group_id="s")),
+        encode_message(body=bytes(500), footer={"f": 1}),
+        encode_message(properties=Properties(content_type=PING_CONTENT_TYPE), body=bytes(500)),
+        bytes.fromhex("005378c10100") + encode_message(body=bytes(500)),
+        encode_message(body=bytes(500)) + bytes.fromhex("005371c10100"),
+        encode_message(properties=Properties(message_id="a" * 500)),
+        encode_message(properties=Properties(message_id="a" * 129), body=bytes(500)),
+        bytes(500),
+    ],
+)
+def test_a_large_message_is_taken_in_slices_with_the_same_outcome(
+    payload: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def outcome(take: Callable[[], object]) -> object:
+        try:
+            return repr(take())
+        except AmqpError as error:
+            return error.condition, error.description
+
+    at_once = outcome(lambda: take_in(payload, new_id, True))
+    monkeypatch.setattr(content, "COPIED_AT_ONCE", 100)
+    assert outcome(lambda: finish(taking_in(payload, new_id, True))) == at_once
 
 
 SDK_PROPERTIES = b"\x00Ss\xc03\r\xa1$0e2e0a50-c83a-4fb4-a1bb-47c514859817@@@@@@@@@@@@"

@@ -21,7 +21,7 @@ from pairbus.amqp.performative_types import Accepted, Error, Modified, Rejected,
 from pairbus.amqp.performatives import ACCEPTED_BYTES, REJECTED_EMPTY_BYTES, RELEASED_BYTES
 from pairbus.amqp.transactions import in_transaction
 from pairbus.amqp.types import Symbol
-from pairbus.broker.format.content_checks import Checked
+from pairbus.broker.format.content_checks import Checked, is_plain
 from pairbus.broker.model.message import Message
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost, Outcome, Release
 from pairbus.broker.model.partitions import NONE_DOWN, PARTITION_SHIFT, PARTITIONS, partition_for
@@ -118,8 +118,9 @@ class TargetNode:
         """Return whether a large delivery is to be checked in slices before it is taken (content_checks.py)."""
         if isinstance(event.payload, Checked):
             return False
-        is_batch = event.message_format == BATCH_FORMAT
-        return event.message_format == 0 or (is_batch and len(event.payload) <= self._batch_bytes_max)
+        if event.message_format == 0:
+            return not is_plain(event.payload)
+        return event.message_format == BATCH_FORMAT and len(event.payload) <= self._batch_bytes_max
 
     @property
     def _batch_bytes_max(self) -> int:
@@ -127,9 +128,9 @@ class TargetNode:
 
     def split(self, event: Delivered) -> list[bytes] | Refusal:
         """Return the messages of a delivery, or why it can't be taken."""
-        is_checked = isinstance(event.payload, Checked)
-        if isinstance(event.payload, Checked) and (error := event.payload.error) is not None:
-            return Refusal(error.condition, error.description)
+        checked = event.payload if isinstance(event.payload, Checked) else None
+        if checked is not None and checked.error is not None:
+            return Refusal(checked.error.condition, checked.error.description)
         if event.message_format == 0:
             return [event.payload]
         if event.message_format != BATCH_FORMAT:
@@ -139,13 +140,13 @@ class TargetNode:
             text = f"The batch has {len(event.payload)} bytes; '{self.path}' takes up to {limit} bytes at once."
             return Refusal(conditions.MESSAGE_SIZE_EXCEEDED, text)
         try:
-            payloads = split_batch(event.payload)
+            payloads: list[bytes] = split_batch(event.payload) if checked is None else [*checked.messages]
         except AmqpError as error:
             return Refusal(error.condition, error.description)
         if len(payloads) > _BATCH_MESSAGES_MAX:
             text = f"The batch has {len(payloads)} messages; {_BATCH_MESSAGES_MAX} are allowed."
             return Refusal(conditions.MESSAGE_SIZE_EXCEEDED, text)
-        return [Checked(payload) for payload in payloads] if is_checked else payloads
+        return payloads
 
     def _store(self, event: Delivered) -> None:
         host = self.connection.host

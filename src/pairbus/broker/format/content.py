@@ -11,8 +11,9 @@ about queues; content_checks.py checks the parts that are not decoded here.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import lru_cache
+from io import BytesIO
 from typing import Any, Final
 from uuid import UUID
 
@@ -51,6 +52,9 @@ PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 ID_CHARS_MAX: Final = 128
 #: Of what abandoning and dead-lettering lay over the application properties; the service's bound for all of them.
 CHANGES_BYTES_MAX: Final = 65536
+
+#: Bytes of a message that are copied in one unit.
+COPIED_AT_ONCE: Final = 1 << 20
 
 ENQUEUE_SEQUENCE: Final = "x-opt-enqueue-sequence-number"
 HOP_COUNT: Final = "x-opt-transfer-hop-count"
@@ -169,6 +173,27 @@ def take_in(payload: bytes, new_id: Callable[[], str], closely: bool = False) ->
     elif closely or ttl_ms is not None or scheduled_at is not None:
         return header, count, pairs_bytes, bare, _traits(given_id, None, ttl_ms, scheduled_at, key)
     return header, count, pairs_bytes, bare, None
+
+
+def taking_in(
+    payload: bytes, new_id: Callable[[], str], closely: bool = False
+) -> Generator[None, None, Content | None]:
+    """Do as `take_in`; the body of a large message is copied in slices."""
+    s = split(payload)
+    if len(payload) <= COPIED_AT_ONCE or s.body is None or s.body[1] < len(payload):
+        return take_in(payload, new_id, closely)
+    if not (s.is_plain or isinstance(payload, Checked)):
+        check_sections(payload, s)
+    at = s.body[0]
+    content = take_in(payload[:at], new_id, closely)
+    if content is None:
+        return None
+    whole, view = BytesIO(), memoryview(payload)
+    whole.write(content[3])
+    for start in range(at, len(payload), COPIED_AT_ONCE):
+        whole.write(view[start : start + COPIED_AT_ONCE])
+        yield
+    return (*content[:3], whole.getvalue(), content[4])
 
 
 def message_id_in(content: bytes, start: int = 0) -> str | None:

@@ -13,7 +13,7 @@ on as `Checked`, which is not checked again.
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final
 
 from pairbus.amqp.codec import encode, skip
@@ -26,7 +26,7 @@ from pairbus.amqp.decoding import (
     unpack_u32,
 )
 from pairbus.amqp.errors import INVALID_FIELD, MESSAGE_SIZE_EXCEEDED, AmqpError, DecodeError
-from pairbus.amqp.message import Sections, split, split_batch
+from pairbus.amqp.message import Sections, each_of_batch, split
 
 #: What .NET's DateTime can hold, and Python's: the years 1 to 9999, in milliseconds since 1970.
 TIME_MS_MIN: Final = -62_135_596_800_000
@@ -47,19 +47,33 @@ _OF_DEAD_LETTERS: Final = frozenset(("DeadLetterReason", "DeadLetterErrorDescrip
 
 
 class Checked(bytes):
-    """What was sent in one transfer, or a message of it, that was checked in slices; `error` says what is wrong."""
+    """What was sent in one transfer, or a message of it, that was checked in slices; `error` says what is wrong, and
+    `messages` are those of a batch."""
 
     error: AmqpError | None = None
+    messages: Sequence[Checked] = ()
+
+
+def is_plain(payload: bytes) -> bool:
+    """Return whether nothing has to be looked for in a message, as it is plain or no message at all."""
+    try:
+        return split(payload).is_plain
+    except AmqpError:
+        return True
 
 
 def checking(payload: bytes, is_batch: bool) -> Generator[None, None, Checked]:
     """Check a message, or each of a batch, in slices."""
     checked = Checked(payload)
+    messages: list[Checked] = []
+    checked.messages = messages
     try:
-        for message in split_batch(payload) if is_batch else (payload,):
+        for message in each_of_batch(payload) if is_batch else (payload,):
             s = split(message)
             if not s.is_plain:
                 yield from _checking_sections(message, s)
+            if is_batch:
+                messages.append(Checked(message))
             yield
     except AmqpError as error:
         checked.error = error.with_traceback(None)

@@ -15,13 +15,13 @@ from typing import Final, NamedTuple
 from pairbus.amqp import errors as conditions
 from pairbus.amqp.errors import AmqpError
 from pairbus.broker.format import records
-from pairbus.broker.format.content import Content, Traits, take_in
+from pairbus.broker.format.content import COPIED_AT_ONCE, Content, Traits, take_in, taking_in
 from pairbus.broker.model.duplicates import DuplicateHistory, Sighting
 from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.message import SCHEDULED, Message
 from pairbus.broker.model.outcomes import DUPLICATE, PINGED
 from pairbus.broker.model.partitions import PARTITION_SHIFT, common_key
-from pairbus.broker.model.queue import MessageQueue
+from pairbus.broker.model.queue import AT_ONCE_MAX, MessageQueue
 from pairbus.broker.model.rules import RuleIndex
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.refusal import Refusal
@@ -40,6 +40,8 @@ _FORGOTTEN_MAX: Final = 100
 _READ_AT_ONCE: Final = 32
 # What a message that waits for that takes in memory beside its payload.
 _STAGED_BYTES: Final = 512
+# What a message to a queue weighs beside the copies of one to a topic.
+_QUEUE_WEIGHT: Final = WEIGHT_AT_ONCE / AT_ONCE_MAX
 
 
 class EnqueueOperations:
@@ -80,9 +82,12 @@ class EnqueueOperations:
             _, _, _, size, partition = batch
             batch = _refuses_size(entity, partition, size) or batch
         else:
-            if isinstance(entity, Topic) and (entity.sending or len(payloads) * entity.rules.weight > WEIGHT_AT_ONCE):
-                self._send_in_slices(entity, target, payloads, now, done, [] if results is None else results, numbered)
-                return
+            weight = len(payloads) * (entity.rules.weight if isinstance(entity, Topic) else _QUEUE_WEIGHT)
+            is_large = len(payloads) == 1 and len(payloads[0]) > COPIED_AT_ONCE
+            if is_large or entity.sending or weight > WEIGHT_AT_ONCE:
+                became = [] if results is None else results
+                if self._send_in_slices(entity, target, payloads, now, done, became, numbered):
+                    return
             duplicates = None if entity.duplicates is None else _SendDuplicates(entity, now)
             batch = read_batch(entity, payloads, duplicates, self._store.new_id)
         if isinstance(batch, Refusal):
@@ -91,17 +96,15 @@ class EnqueueOperations:
         contents, pings, outcomes, size, partition = batch
         if duplicates is not None:
             done = duplicates.joined(done)
+        if partition is not None and record is None:
+            entity.turn_to_placed(partition)
         if isinstance(entity, Topic):
             kept = _kept(payloads, outcomes)
             if record is None:
-                if partition is not None:
-                    entity.turn_to_placed(partition)
                 record = self._publish.lay_out(entity, entity.rules, contents, kept, now, numbered)
             done = self._publish.reporting_unmatched(entity, record, kept, done)
             numbers, parts = record.numbers, record.all_parts()
         else:
-            if partition is not None:
-                entity.turn_to_placed(partition)
             first = entity.last_sequence + 1
             numbers = (first,) if len(contents) == 1 else range(first, first + len(contents))
             messages, parts = lay_out_entries(entity, contents, now, numbers)
@@ -211,30 +214,39 @@ class EnqueueOperations:
 
     def _send_in_slices(
         self,
-        topic: Topic,
+        entity: QueueEntity,
         target: MessageQueue | Topic,
         payloads: Sequence[bytes],
         now: float,
         done: Done,
         results: list[int],
         numbered: bool,
-    ) -> None:
-        """Prepare a send in slices, behind those that came before it, and then write it if the topic still takes it."""
-        if self._journal.is_gathering:  # the other records would not wait for this one
-            done(busy())
-            return
-        staged = Staged(self._store)
-        work = staged.during(self.preparing(topic, topic.rules, payloads, now, numbered, staged))
+    ) -> bool:
+        """Prepare a send in slices, behind those that came before it, and then write it if the entity still takes it.
+        Return False where it has to be written at once: other records would not wait for this one."""
+        staged, nbytes = Staged(self._store), _STAGED_BYTES * len(payloads)
+        if isinstance(entity, Topic):
+            if self._journal.is_gathering:
+                done(busy())
+                return True
+            nbytes += sum(map(len, payloads))
+            work = self.preparing(entity, entity.rules, payloads, now, numbered, staged)
+        elif self._journal.is_gathering:
+            return False
+        else:
+            work = self._preparing_for_queue(entity, payloads, now)
+        work = staged.during(work)
         try:
-            staged.hold(sum(map(len, payloads)) + _STAGED_BYTES * len(payloads))
+            staged.hold(nbytes)
             self._store.slices.start(
-                work, partial(self._write_prepared, target, payloads, now, done, results), (topic.sending,)
+                work, partial(self._write_prepared, target, payloads, now, done, results), (entity.sending,)
             )
         except Refused as refused:
             work.close()
             done(refused.refusal)
         except SlicesFull:
             done(busy())
+        return True
 
     def _write_prepared(
         self,
@@ -275,6 +287,19 @@ class EnqueueOperations:
             topic, rules, contents, _kept(payloads, outcomes), now, numbered, staged
         )
         return PreparedSend(batch, duplicates, record)
+
+    def _preparing_for_queue(
+        self, queue: QueueEntity, payloads: Sequence[bytes], now: float
+    ) -> Generator[None, None, PreparedSend]:
+        """Prepare a send to a queue; anew where a message came meanwhile, on another way, that makes a duplicate of one
+        of these."""
+        while True:
+            duplicates = None if queue.duplicates is None else _SendDuplicates(queue, now)
+            batch = yield from _reading_batch(queue, payloads, duplicates, self._store.new_id)
+            if isinstance(batch, Refusal):
+                raise Refused(batch)
+            if duplicates is None or not duplicates.is_stale:
+                return PreparedSend(batch, duplicates, None)
 
     def refuses(self, target: MessageQueue | Topic, payloads: Sequence[bytes]) -> Refusal | None:
         """Return why these messages could not be sent now, as far as can be told without sending them."""
@@ -364,14 +389,15 @@ class EnqueueOperations:
 #: The contents to store, the pings, what becomes of each payload (0: it is to be stored), bytes that count as sent, and
 #: the partition to which they go
 _Batch = tuple[list[Content], list[bytes], list[int], int, int | None]
+_Take = Callable[[bytes, Callable[[], str], bool], Content | None]
 
 
 class PreparedSend(NamedTuple):
-    """A send to a topic up to the point where it is written."""
+    """A send up to the point where it is written; what a topic stores of it is laid out already."""
 
     batch: _Batch
     duplicates: _SendDuplicates | None
-    record: PublishRecord
+    record: PublishRecord | None
 
 
 def _kept(payloads: Sequence[bytes], outcomes: Sequence[int]) -> Sequence[bytes]:
@@ -387,6 +413,7 @@ def read_batch(
     duplicates: _SendDuplicates | None,
     new_id: Callable[[], str],
     earlier: list[Traits] | None = None,
+    take: _Take = take_in,
 ) -> _Batch | Refusal:
     """Parse the messages of one send and check that the entity can take them, or return why it takes none of them.
 
@@ -407,7 +434,7 @@ def read_batch(
             text = f"The message has {len(payload)} bytes; '{entity.name}' takes messages of up to {limit} bytes."
             return Refusal(conditions.MESSAGE_SIZE_EXCEEDED, text)
         try:
-            content = take_in(payload, new_id, needs_traits)
+            content = take(payload, new_id, needs_traits)
         except AmqpError as error:
             return Refusal(error.condition, error.description)
         if content is None:
@@ -446,9 +473,15 @@ def _reading_batch(
     pings: list[bytes] = []
     outcomes: list[int] = []
     sent: list[Traits] = []
-    size = 0
+    size, take = 0, take_in
+    if len(payloads) == 1 and COPIED_AT_ONCE < len(payloads[0]) <= entity.message_bytes_max:
+        try:
+            taken = yield from taking_in(payloads[0], new_id, entity.needs_traits)
+        except AmqpError as error:
+            return Refusal(error.condition, error.description)
+        take = lambda *_: taken  # noqa: E731
     for start in range(0, len(payloads), _READ_AT_ONCE):
-        part = read_batch(entity, payloads[start : start + _READ_AT_ONCE], duplicates, new_id, sent)
+        part = read_batch(entity, payloads[start : start + _READ_AT_ONCE], duplicates, new_id, sent, take)
         if isinstance(part, Refusal):
             return part
         contents += part[0]
@@ -614,6 +647,11 @@ class _SendDuplicates:
             self._left += 1
             self._history.wait(earlier, self._finish)
         return True
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether one of the ids that it adds was added by another one since."""
+        return any(self._history.find(key, self._now) is not None for key in self.keys)
 
     @property
     def has_waited(self) -> bool:

@@ -108,12 +108,12 @@ class TransactionOperations:
         sends = [each for each in transaction.operations if isinstance(each, Send) and not is_disabled(each.target)]
         rules = {each: each.target.entity.rules for each in sends if isinstance(each.target.entity, Topic)}
         weight = sum(len(each.payloads) * index.weight for each, index in rules.items())
-        if weight <= WEIGHT_AT_ONCE and not any(each.target.entity.sending for each in rules):
+        if weight <= WEIGHT_AT_ONCE and not any(each.target.entity.sending for each in sends):
             _Commit(self._store, self, transaction, {}, done).begin(now)
             return
         staged = Staged(self._store)
         work = staged.during(self._preparing_all(rules, now, staged))
-        lines = {id(line): line for line in (each.target.entity.sending for each in rules)}
+        lines = {id(line): line for line in (each.target.entity.sending for each in sends)}
         try:
             staged.hold(transaction.size_bytes)
             self._store.slices.start(
@@ -139,7 +139,7 @@ class TransactionOperations:
                 )
                 if ready.duplicates is not None:
                     keys.update(ready.duplicates.keys)
-            if not any(ready.record.is_stale for ready in prepared.values()):
+            if not any(ready.record is not None and ready.record.is_stale for ready in prepared.values()):
                 return prepared
 
     def _commit_prepared(
