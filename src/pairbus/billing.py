@@ -27,7 +27,7 @@ CLIENT_OPERATIONS: Final = (*OPERATIONS, "divert", "move")
 #: An operation that was refused is not billed; a duplicate was taken, and dropped only then.
 BILLED_OUTCOMES: Final = ("ok", "duplicate")
 
-#: Of AMQP's `open`: a client says for whose sake it works. Who says nothing is an application.
+#: The property of AMQP's `open` with a client's cause. A client without it counts as an application.
 CAUSE_PROPERTY: Final = "pairbus-cause"
 
 

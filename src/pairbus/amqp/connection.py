@@ -222,7 +222,7 @@ class Connection:
             self.stage = Stage.CLOSED
 
     def lose(self) -> None:
-        """Forget everything: the transport is gone."""
+        """Drop all state: the transport is gone."""
         self.stage = Stage.CLOSED
         self._buffer = b""
         self._out.clear()
@@ -284,7 +284,7 @@ class Connection:
         return position
 
     def _check_header_start(self, start: bytes) -> None:
-        """Refuse what can't become a header before all eight bytes of it have come."""
+        """Refuse bytes that can't become a header before all eight of them have arrived."""
         if not (SASL_HEADER.startswith(start) or AMQP_HEADER.startswith(start)):
             self._wrong_header(start)
 

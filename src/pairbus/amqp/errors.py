@@ -33,8 +33,8 @@ UNKNOWN_TRANSACTION = "amqp:transaction:unknown-id"
 TRANSACTION_ROLLBACK = "amqp:transaction:rollback"
 TRANSACTION_TIMEOUT = "amqp:transaction:timeout"
 
-#: In the info of an error, or beside a response's status, our broker says with it that what it refuses may have been
-#: done all the same (docs/explanation/durability.md).
+#: With this in the info of an error, or beside a response's status, our broker says that the refused operation may
+#: still have been done (docs/explanation/durability.md).
 OUTCOME_UNKNOWN = "pairbus:outcome-unknown"
 
 # Service Bus (docs/reference/protocol.md#error-conditions, #outcomes, #requests-over-management)
@@ -55,7 +55,7 @@ DEAD_LETTER = "com.microsoft:dead-letter"
 
 
 class AmqpError(Exception):
-    """Base of the errors of this folder; `condition` is what a peer would be told."""
+    """Base of the errors of this folder; `condition` is the one to send to a peer."""
 
     condition = INTERNAL_ERROR
 

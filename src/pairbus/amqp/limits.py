@@ -18,12 +18,12 @@ class Limits:
     #: Of all messages together whose last frame has not come: there may be one on every link. The largest message that
     #: a link was accepted with comes on top, so that one such can always come in.
     gathered_bytes_max: int = 16 * 1024 * 1024
-    #: Transfers that the peer may have under way in a session before it must wait for a flow from us.
+    #: How many transfers the peer may send in a session before it must wait for a flow from us.
     incoming_window: int = 5000
     outgoing_window: int = 5000
 
 
-#: What a peer that states no limit of its own may be sent in one frame.
+#: The largest frame for a peer that states no limit.
 OUTGOING_FRAME_BYTES_MAX = 1024 * 1024
 #: AMQP 2.7.1: no peer may ask for less.
 FRAME_BYTES_MIN = 512

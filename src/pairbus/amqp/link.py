@@ -69,7 +69,7 @@ class Link:
         return self.answered and not (self.detached or self.remote_detached or self.refused)
 
     def learn(self, attach: Attach) -> None:
-        """Take over what the peer's attach says."""
+        """Apply the peer's attach."""
         self.remote_handle = attach.handle
         self.source = attach.source
         self.target = attach.target
@@ -123,7 +123,7 @@ class Link:
         )
 
     def forget_terms(self) -> None:
-        """Forget what was only needed to answer the peer's attach: it may be large, and links are many."""
+        """Drop data that was only needed to answer the peer's attach: it may be large, and there are many links."""
         self.source = self.target = self.properties = None
 
     def detach(self, error: Error | None = None, closed: bool = True) -> None:
@@ -203,7 +203,7 @@ class ReceiverLink(Link):
 
     def __init__(self, session: Session, name: str, handle: int) -> None:
         super().__init__(session, name, handle)
-        self._transfer: Transfer | None = None  # first frame of a message that is still coming in
+        self._transfer: Transfer | None = None  # first frame of a message that is still arriving
         # Its bytes so far: a buffer gives them out without a copy, which takes a tenth of a second of a large message.
         self._gathered = BytesIO()
         self._size = 0

@@ -93,7 +93,7 @@ def complete_rule(
 
 
 class Authorization:
-    """The tokens that one connection has put."""
+    """The tokens of one connection."""
 
     __slots__ = ("_claims",)
 

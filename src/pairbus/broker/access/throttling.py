@@ -40,7 +40,7 @@ FILTERS: Final = "filters"
 
 _ALL: Final = frozenset(("send", "receive", "manage"))
 _WRITES: Final = frozenset(("send", "manage"))
-# The service's own words: clients and people look for the number.
+# The service's own text: clients and people look for the number.
 _BUSY: Final = (
     "The request was terminated because the entity is being throttled. Error code : 50009. "
     "Please wait 2 seconds and try again. ({why}.)"
@@ -49,7 +49,8 @@ _BUSY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a threshold counts. `key` is its name in a configuration file, `unit` stands after the limit."""
+    """The quantity that a threshold counts. `key` is its name in a configuration file, `unit` follows the limit in
+    texts."""
 
     key: str
     unit: str

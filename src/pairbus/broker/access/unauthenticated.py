@@ -13,18 +13,18 @@ from typing import Final
 from pairbus.amqp import errors as conditions
 from pairbus.broker.refusal import Refusal
 
-#: Of all together; what the objects of a connection cost is counted too.
+#: The limit of all together; the objects of a connection count too.
 TOTAL_BYTES_MAX: Final = 50_000_000
-#: Of one, besides its objects: the largest frame, and some more.
+#: The limit of one, besides its objects: the largest frame, and some more.
 EACH_BYTES_MAX: Final = 96 * 1024
 #: Before a token only `$cbs` and a coordinator can be attached to: two links in one session are enough for a token.
 LINKS_MAX: Final = 8
 SESSIONS_MAX: Final = 4
 #: Those that are open and, since no other link is there, empty.
 TRANSACTIONS_MAX: Final = 32
-#: A connection that has put no token for so long is closed.
+#: A connection without a token is closed after this long.
 WAIT_S_MAX: Final = 60.0
-#: What the objects of a connection cost, measured: 11 KB, and up to 70 KB with TLS on uvloop.
+#: The memory of a connection's objects, measured: 11 KB, and up to 70 KB with TLS on uvloop.
 CONNECTION_BYTES: Final = 16 * 1024
 TLS_BYTES: Final = 96 * 1024
 #: Of an empty transaction, measured: 0.3 KB.

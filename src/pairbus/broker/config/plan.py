@@ -31,7 +31,7 @@ _NAME_CHARS_MAX = 50
 PORTS_MAX = 16
 # Of the journal's options.
 STALL_S_MIN, STALL_S_MAX = 0.05, 600.0
-# What Microsoft's emulator has, and its clients' connection strings count on; the key is public.
+# The name, ports and key of Microsoft's emulator, on which its clients' connection strings rely; the key is public.
 EMULATOR_NAMESPACE = "sbemulatorns"
 EMULATOR_PORTS = (5672, 5300)
 EMULATOR_KEY = "SAS_KEY_VALUE"

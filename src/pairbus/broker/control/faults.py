@@ -65,7 +65,7 @@ DELAY_S_MAX = 3_600.0
 LATE_S_MAX = 900.0
 RATE_MAX = LIMIT_MAX
 CLIENT_CHARS_MAX = 256
-#: What a throttle counts unless it says otherwise.
+#: The default measure of a throttle.
 MESSAGES: Final = "messages"
 STALL: Final = "storage-stall"
 INTERNAL_ERROR = "amqp:internal-error"
@@ -73,7 +73,7 @@ INTERNAL_ERROR = "amqp:internal-error"
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """What a kind of fault needs or may be given, and what it answers with to what it refuses."""
+    """The arguments of a kind of fault, and the refusal that it answers with."""
 
     needs: str | None = None
     takes: str | None = None
@@ -215,7 +215,7 @@ _USERS = {
     "partition": "unreachable, no-send and no-receive do",
     "node": "crash-node does",
 }
-#: What can befall one partition: whether it takes messages no more, and whether it gives none.
+#: The faults of one partition: whether it accepts no messages, and whether it delivers none.
 _OF_PARTITIONS: Final = {"unreachable": (True, True), "no-send": (True, False), "no-receive": (False, True)}
 #: Kind, entity in lower case, and what tells faults of one kind and entity apart.
 Key = tuple[str, Target, str | None]

@@ -47,7 +47,7 @@ from .content_checks import (
 )
 from .records import PAIRS_MAX
 
-#: What a paired client probes with.
+#: The content type of pings.
 PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 ID_CHARS_MAX: Final = 128
 #: Of what abandoning and dead-lettering lay over the application properties; the service's bound for all of them.
@@ -59,7 +59,7 @@ COPIED_AT_ONCE: Final = 1 << 20
 ENQUEUE_SEQUENCE: Final = "x-opt-enqueue-sequence-number"
 HOP_COUNT: Final = "x-opt-transfer-hop-count"
 DEAD_LETTER_SOURCE: Final = "x-opt-deadletter-source"
-#: What the broker says of a message; a sender's word on it is dropped.
+#: Annotations that the broker sets; a sender's are dropped.
 OWNED: Final = frozenset(
     {
         "x-opt-sequence-number",
@@ -87,7 +87,8 @@ _SMALL_PROPERTIES: Final = b"\x00\x53\x73\xc0"
 
 
 class Traits:
-    """What decides where a message goes and how long it stays. `ttl` is in seconds, `scheduled_at` a time."""
+    """The properties that decide where a message goes and how long it stays. `ttl` is in seconds, `scheduled_at` a
+    time."""
 
     __slots__ = ("message_id", "partition_key", "scheduled_at", "session_id", "ttl")
 

@@ -40,7 +40,7 @@ _OWN: Final = frozenset((ENQUEUE_SEQUENCE, HOP_COUNT, DEAD_LETTER_SOURCE))
 
 
 class Travelled(NamedTuple):
-    """What a stored message says of its way: its annotations as raw pairs without our own, and those of ours."""
+    """The annotations of a stored message: raw pairs without the forwarding ones, and the forwarding ones."""
 
     pairs: list[bytes]
     own: dict[str, Any]

@@ -38,7 +38,7 @@ from .tree import (
 
 
 class Scope(Protocol):
-    """What an expression may ask of a message."""
+    """The interface of a message for expressions."""
 
     def user(self, name: str) -> Any:
         """Return the value of an application property, its name in lower case; None where there is none."""

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from pairbus.broker.operations.namespace import Namespace
 from pairbus.ledger import LedgerWriter
 
-#: What a clean end may take for this, in seconds.
+#: How long this may take at a clean end, in seconds.
 CLOSING_S: Final = 5.0
 #: Written between two looks at the clock.
 _SLICE: Final = 100
@@ -26,7 +26,7 @@ class Inventory(NamedTuple):
     """How many messages were written into the ledger."""
 
     written: int
-    #: Messages that there was no time for.
+    #: How many messages there was no time for.
     unwritten: int
 
 

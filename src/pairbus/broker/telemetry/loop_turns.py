@@ -18,12 +18,12 @@ IDLE_EVERY_S: Final = 0.05
 _BUSY_SHARE: Final = 0.1
 #: The longest turn is that of the last period that is over and of the one that has begun.
 PERIOD_S: Final = 60.0
-#: A turn that takes longer is one too long.
+#: A turn that takes longer than this counts as too long.
 LONG_S: Final = 0.02
 
 
 class LoopTurns:
-    """The longest turn of late, and how many were too long."""
+    """The longest recent turn, and how many were too long."""
 
     def __init__(
         self, clock: Callable[[], float] = time.perf_counter, cpu_clock: Callable[[], float] = time.thread_time

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Asked for at once while nobody knows how large they are.
+#: How many are asked for at once while their size is unknown.
 COUNT_FIRST: Final = 32
 REQUEST_BYTES: Final = 4 * 1024 * 1024
 
 
 def shares(count: int, tasks_min: int, task_max: int | None = None) -> tuple[int, ...]:
-    """Return how many messages each of the tasks that share `count` receives: at least so many tasks, as far as there
-    is one message for each, and none of them with more than `task_max`."""
+    """Return how many of `count` messages each task receives: at least `tasks_min` tasks, if there is one message for
+    each, and none of them with more than `task_max`."""
     tasks = max(1, min(count, max(tasks_min, 1 if task_max is None else -(-count // task_max))))
     each, more = divmod(count, tasks)
     return tuple(each + (number < more) for number in range(tasks))

@@ -46,9 +46,9 @@ except ImportError:  # 4.0 pushes no filter down: it filters by itself
 PEEK_COUNT: Final = 250
 SLICE_MESSAGES: Final = 10_000
 SLICES_MAX: Final = 64
-#: What of a message tells where it is.
+#: The parts of a message that tell where it is.
 _PLACE: Final = (of_annotations,)
-#: Looked at for the first active message: deferred and scheduled ones are few.
+#: How many are peeked to find the first active message: deferred and scheduled ones are few.
 STAMP_COUNT: Final = 16
 
 
@@ -58,7 +58,7 @@ class DataLoss(PairbusError):
 
 @dataclass(frozen=True)
 class Slice(InputPartition):
-    """What one task reads: ranges of one entity's numbers, in order, each within one partition."""
+    """The work of one task: ranges of one entity's numbers, in order, each within one partition."""
 
     entity: str
     ranges: tuple[Range, ...]
@@ -187,7 +187,7 @@ class ServiceBusReader(DataSourceReader):
 def places_at(
     client: WireClient, entity: str, position: Position | None, name: str, entities: Iterable[str]
 ) -> dict[int, int]:
-    """Return the number that a position means in each partition; those with nothing to say of are left out."""
+    """Return the number that a position means in each partition; partitions that it says nothing about are left out."""
     if position is None:
         return {}
     try:

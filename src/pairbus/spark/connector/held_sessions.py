@@ -27,11 +27,11 @@ from .options import InvalidOption
 
 #: Spark ends Python workers that had nothing to do for a minute, and with them the locks of their sessions.
 WORKER_S: Final = 60.0
-#: How often it is looked whether a session is settled: at first, and at most.
+#: How often to check whether a session is settled: at first, and at most.
 LOOK_S: Final = (0.1, 1.0)
-#: Messages of a look at those behind one that is settled.
+#: How many messages to peek behind one that is settled.
 PEEKED: Final = 100
-#: After the end of a lock, for the broker to end it by its own clock.
+#: Seconds after the end of a lock, so that the broker has ended it by its own clock.
 GRACE_S: Final = 2.0
 _DEFERRED: Final = 1
 
@@ -82,12 +82,12 @@ class HeldSession:
     read: list[tuple[int, int]] = field(default_factory=list)
 
     def received(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Take note of messages that were read from it, before they are handed on."""
+        """Note messages that were read from it, before they are passed on."""
         self.read += [(each.sequence_number or 0, each.delivery_count) for each in messages]
         self.until = time.monotonic() + (messages[-1].locked_until or 0.0) - time.time() + GRACE_S
 
     def is_over(self, now: float) -> bool:
-        """Return whether its lock is needed no longer; asks the peer, unless that was done just now."""
+        """Return whether its lock is no longer needed; asks the peer, unless that was just done."""
         if now >= self.until or not self.receiver.is_open:
             return True
         if now < self.look_at:

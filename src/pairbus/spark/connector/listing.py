@@ -18,7 +18,7 @@ from pairbus.spark.connector.connections import named_credential
 from . import entities
 from .options import Address, InvalidOption
 
-#: A listing is some management calls, which are paid for.
+#: A listing takes several management calls, which are billed.
 RELIST_S: Final = 30.0
 
 
@@ -93,7 +93,7 @@ class EntityDiscovery:
 
 
 def depth(address: Address, entity: str) -> int | None:
-    """Return how many messages a receiver of `entity` would find, or None where the count can't be asked for."""
+    """Return how many messages a receiver of `entity` would find, or None if the count can't be found out."""
     found = _runtime_properties(address, entity)
     if found is None:
         return None
@@ -103,7 +103,7 @@ def depth(address: Address, entity: str) -> int | None:
 
 
 def created_at(address: Address, entity: str) -> dt.datetime | None:
-    """Return when `entity` was made, or None where it can't be asked for: that needs the Manage right."""
+    """Return when `entity` was created, or None if that can't be found out, since it needs the Manage right."""
     found = _runtime_properties(address, entity)
     return None if found is None else found.created_at_utc
 

@@ -34,7 +34,7 @@ class LockBatchSize:
         self._came_again = self._came_again or delivery_count > 0
 
     def batch(self, measured: float) -> int:
-        """Return how many the next batch may lock. `measured`: messages a second of late, 0.0 where nobody knows."""
+        """Return how many the next batch may lock. `measured`: recent messages per second, 0.0 if unknown."""
         share_s = self._lock_s / 3
         ceiling = max(1, int(max(measured * share_s, ROWS_FIRST * min(1.0, self._lock_s / LOCK_S))))
         took_s = self._took_s

@@ -52,29 +52,29 @@ HOLD_S: Final = (1.0, 20.0)
 #: Sessions of one task: each is a link.
 SESSIONS_MAX: Final = 200
 
-#: The first batch waits so long for the first messages to be found: Spark runs it in any case, and an empty one takes
-#: about as long as one that carries.
+#: How long the first batch waits for the first messages to be found: Spark runs it in any case, and an empty one takes
+#: about as long as one with messages.
 BEGIN_S: Final = 1.0
-#: Spark asks again 10 ms after an answer, which costs it and this process more than all else while nothing comes. So an
-#: answer that there is nothing new takes so many looks, each of which waits for a message; it is also how long a query
-#: may take to stop.
+#: Spark asks again 10 ms after an answer, which is most of the cost of an idle stream. So an answer that there is
+#: nothing new takes this many looks, each of which waits for a message; it also limits how long a query may take to
+#: stop.
 IDLE_LOOKS: Final = 4
 IDLE_LOOK_S: Final = 0.25
-#: An empty first batch has so many tasks, of nothing: they start Python workers that the next batch finds running.
+#: An empty first batch has this many empty tasks: they start Python workers that the next batch finds running.
 WARMED: Final = 2
 
-#: What the source tells the application, and what the sink tells both.
+#: Messages from the source to the application, and from the sink to both.
 POLLS: Final = "polls"
 MOVES: Final = "moves"
-#: And what the application tells the source: queues that were made while it runs.
+#: From the application to the source: queues that were created while it runs.
 QUEUES: Final = "queues"
-#: And until when, in unix seconds, nothing is to be sent to which destinations.
+#: From the application to the source: until when, in unix seconds, nothing may be sent to which destinations.
 HALTS: Final = "halts"
 
 
 @dataclass(frozen=True)
 class Share(InputPartition):
-    """What one task receives: at most so many messages of one entity; with `chosen` only these."""
+    """The work of one task: at most this many messages of one entity; with `chosen` only these."""
 
     entity: str
     count: int
@@ -163,7 +163,7 @@ class LockStream(DataSourceStreamReader):
         return receive(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the sink has settled, and there is nothing to remember."""
+        """Do nothing: the sink has settled the messages, and there is nothing to remember."""
 
     def stop(self) -> None:
         if self._watcher is not None:
@@ -223,7 +223,7 @@ class LockStream(DataSourceStreamReader):
             self._pace.found(min(lock_s, WORKER_S) if self._options.sessions else lock_s, message.delivery_count)
 
     def _hear(self, now: float) -> None:
-        """Read what the sink says of the destinations: how many got through, and that one is busy."""
+        """Read the sink's reports on destinations: how many messages got through, and that one is busy."""
         if self._mailbox is None:
             return
         for notice in self._mailbox.read_new(HALTS):
@@ -289,8 +289,7 @@ def fill(rows: Rows, address: Address, share: Share) -> Iterator[pa.RecordBatch]
 
 
 def is_halted(payload: bytes, halts: tuple[tuple[str, float], ...], now: float) -> bool:
-    """Whether the application halts all that goes to this message's destination; its lock's end is the
-    back-off."""
+    """Return whether the application pauses messages to this destination; the end of the lock is the back-off."""
     path = path_of(payload).lower()
     return any(path == halted and now < until for halted, until in halts)
 

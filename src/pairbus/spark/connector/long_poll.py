@@ -22,7 +22,7 @@ from pairbus.wire.sync import LoopThread
 POLL_S: Final = 15 * 60.0
 RETRY_S_FIRST: Final = 0.5
 RETRY_S_MAX: Final = 30.0
-#: Queues whose messages are found together answer within so long of each other.
+#: Queues whose messages are found together answer within this time of each other.
 APART_S: Final = 0.1
 #: For the first message of a session that has come free, which another receiver may have taken just before.
 SESSION_S: Final = 0.2
@@ -87,7 +87,7 @@ class LongPoll:
             self._thread.start(self._arm(entity))
 
     def watch(self, entities: Iterable[str]) -> None:
-        """Poll these too; those that are polled already are passed over."""
+        """Poll these too; those that are already polled are skipped."""
         for entity in entities:
             if entity not in self._entities:
                 self._entities.append(entity)

@@ -20,7 +20,7 @@ MODES: Final = ("peek", "lock", "delete")
 MESSAGES_PER_TRIGGER: Final = 10_000
 PARTITIONS_MAX: Final = 1000
 SEQUENCE_MAX: Final = 2**63 - 1
-#: What the sink does with a row that is refused permanently.
+#: The actions of the sink for a row that is refused permanently.
 FAIL: Final = "fail"
 SKIP: Final = "skip"
 DEAD_LETTER: Final = "deadLetter"
@@ -31,7 +31,7 @@ JSON: Final = "json"
 APPLICATION_PROPERTIES: Final = (TEXT, JSON)
 #: And the column body: bytes, or a string.
 BODIES: Final = ("binary", TEXT)
-#: How long a destination that takes nothing is waited for.
+#: How long to wait for a destination that accepts nothing.
 PATIENCE_S: Final = 300.0
 NAMES: Final = (
     "connectionString",
@@ -65,9 +65,9 @@ NAMES: Final = (
     "board",
     "cause",
 )
-#: How the options begin that name the namespace where the rows of a lock stream are settled.
+#: The prefix of the options that name the namespace where the rows of a lock stream are settled.
 SETTLE: Final = "settle"
-#: What Spark adds by itself to the options of a read or a write.
+#: Options that Spark itself adds to those of a read or a write.
 _SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname", "mergeschema", "recursivefilelookup")
 #: How the options of CREATE TABLE begin, when Spark asks for the columns.
 _OF_TABLE: Final = "option."
@@ -104,7 +104,7 @@ class Address:
     host: str | None = None
     credential: str = "default"
     ca_file: str | None = None
-    #: For whose sake its clients work, as the broker's ledger has it.
+    #: The billing cause of its clients, as in the broker's ledger.
     cause: str = billing.SPARK
 
 
@@ -133,7 +133,7 @@ class ConnectorOptions:
     partitions_min: int
     #: Of a lock stream: whether its entities have sessions.
     sessions: bool
-    #: The folder in which the processes of a syphon on Spark, or of a pipeline, tell each other how it goes.
+    #: The folder in which the processes of a syphon on Spark, or of a pipeline, exchange their progress.
     mailbox: str | None
 
 
@@ -231,7 +231,7 @@ def with_those_of_table(options: Mapping[str, str], table: Mapping[str, str]) ->
 
 
 def check_batch(options: ConnectorOptions) -> None:
-    """Raise InvalidOption for what `spark.read` can't do."""
+    """Raise InvalidOption for options that `spark.read` does not support."""
     if options.mode != "peek":
         raise InvalidOption(
             f"mode={options.mode} is for streams: spark.read only peeks, and takes nothing away; use spark.readStream"
@@ -249,7 +249,7 @@ def check_batch(options: ConnectorOptions) -> None:
 
 
 def check_stream(options: ConnectorOptions) -> None:
-    """Raise InvalidOption for what `spark.readStream` can't do in its mode."""
+    """Raise InvalidOption for options that `spark.readStream` does not support in its mode."""
     if options.ending is not None:
         raise InvalidOption("endingPosition is for spark.read; a stream ends with trigger(availableNow=True)")
     if options.mode != "lock":

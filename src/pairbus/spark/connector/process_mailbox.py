@@ -16,7 +16,8 @@ STOP: Final = "stop"
 
 
 class ProcessMailbox:
-    """Named files of lines: `append` is one write, so that writers need no lock; `read_new` returns what came since."""
+    """Named files of lines: `append` is one write, so that writers need no lock; `read_new` returns the lines since the
+    last call."""
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)

@@ -62,7 +62,7 @@ _TIME: Final = (TimestampType(), _US)
 _BINARY: Final = (BinaryType(), pa.binary())
 _MAP: Final = (MapType(StringType(), StringType()), pa.map_(pa.string(), pa.string()))
 
-#: What a message says of itself; these can be written too.
+#: Columns of the message's own properties; these can also be written.
 _OF_THE_MESSAGE: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "message_id": _TEXT,
     "correlation_id": _TEXT,
@@ -79,7 +79,7 @@ _OF_THE_MESSAGE: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "body": _BINARY,
     "amqp": _BINARY,
 }
-#: What the broker says of it.
+#: Columns of the broker's data.
 _OF_THE_BROKER: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "body_type": _TEXT,
     "dead_letter_reason": _TEXT,
@@ -115,14 +115,14 @@ def spark_schema(columns: Columns) -> StructType:
 
 
 SCHEMA: Final = spark_schema(COLUMNS)
-#: Of a row that is written: where it goes, if not to the option `entity`.
+#: For a row that is written: its destination, if not the option `entity`.
 DESTINATION: Final = "destination"
 WRITABLE: Final = (*_OF_THE_MESSAGE, DESTINATION)
-#: What of a row that is written is looked at: these, and whose lock it holds.
+#: The columns that are used of a row that is written: these, and those of its lock.
 _READ_BACK: Final = (*WRITABLE, "entity", "lock_token", "locked_until")
-#: Of a message id, a session id or a partition key, by the service's rules.
+#: The longest message id, session id or partition key, by the service's rules.
 ID_CHARS_MAX: Final = 128
-#: Spark takes no notice of letter case in the names of columns, so neither does the sink.
+#: Spark ignores letter case in the names of columns, and so does the sink.
 _BY_LOWER: Final = {name.lower(): name for name in (*COLUMNS, DESTINATION)}
 #: What the values of application properties may be, each with the AMQP type of the same width.
 _PROPERTY_TYPES: Final = (
@@ -136,7 +136,7 @@ _AMQP_TYPES: Final[dict[pa.DataType, Callable[[Any], Any]]] = {
     pa.float32(): Float,
 }
 
-#: An Arrow batch is handed on when it has so many rows, or about so many bytes.
+#: An Arrow batch is passed on when it has this many rows, or about this many bytes.
 ROWS_A_BATCH: Final = 1000
 BATCH_BYTES: Final = 16 * 1024 * 1024
 
@@ -185,7 +185,7 @@ class Rows:
             column.append(get(name))
 
     def batch(self) -> pa.RecordBatch:
-        """Return what was added since the last one."""
+        """Return the rows that were added since the last batch."""
         arrays = []
         for field in self._schema:  # each is given up as soon as it is copied
             column = self._columns[field.name]
@@ -377,7 +377,7 @@ class Outgoing(NamedTuple):
 
 
 class Unsendable(NamedTuple):
-    """A row that no destination takes. `columns`: the row as JSON."""
+    """A row that no destination accepts. `columns`: the row as JSON."""
 
     destination: str | None
     reason: str
@@ -514,7 +514,7 @@ def _annotations(payload: bytes) -> dict[Any, Any]:
 
 
 def _shown(value: Any) -> Any:
-    """Of a column, what JSON can hold."""
+    """Return the part of a column's value that JSON can hold."""
     if isinstance(value, dt.datetime):
         return value.isoformat()
     if isinstance(value, dt.timedelta):

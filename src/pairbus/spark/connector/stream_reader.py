@@ -88,9 +88,9 @@ except ImportError:  # 4.0 and 4.1: no admission control
 
 
 RECEIVE_COUNT: Final = 500
-#: How often a stream looks how far it is behind: some dozens of peeks for each entity or partition.
+#: How often a stream measures how far it is behind: some dozens of peeks for each entity or partition.
 LAG_EVERY_S: Final = 5.0
-#: How often a stream that has caught up looks whether an entity was made again.
+#: How often a stream that has caught up checks whether an entity was recreated.
 AGAIN_EVERY_S: Final = 1.0
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 T = TypeVar("T")
@@ -116,14 +116,14 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: Offset | None = None
         #: The last end: where Spark does not say it, and for the lag.
         self._reached: Offset = {}
-        #: What was last found to be unread, when, and how old the first message of each lane was.
+        #: The unread messages found last, when, and how old the first message of each lane was.
         self._looked_at: float | None = None
         self._unread: dict[Lane, Range] = {}
-        #: When it was last looked whether an entity was made again.
+        #: When it was last checked whether an entity was recreated.
         self._compared_at: float | None = None
         #: Times that an offset of an earlier version does not say, as they were at the first look.
         self._found_times: dict[Lane, int] = {}
-        #: Entities of which it was asked when they were made.
+        #: Entities whose creation times were looked up.
         self._asked: set[str] = set()
         self._ages: dict[Lane, float] = {}
 
@@ -157,7 +157,7 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reached
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Take what is there now for the goal of the run."""
+        """Make the present messages the goal of the run."""
         found = self._ranges({})
         self._until = {lane: each.last + 1 for lane, each in found.items()}
 
@@ -356,7 +356,7 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if found is None else _milliseconds(found)
 
     def _look(self) -> None:
-        """Find what was not read yet, and how old it is."""
+        """Find the unread messages and their age."""
         self._unread = self._ranges(self._places(self._reached))
         client = connections.client(self._address)
         now = dt.datetime.now(dt.UTC)
@@ -415,7 +415,7 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class DeleteStream(PeekStream):
-    """Removes what was committed. Wants to be the only consumer: what others hold locked is left to them."""
+    """Removes committed messages. It should be the only consumer: messages that others hold locked are left to them."""
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
         if start is not None:

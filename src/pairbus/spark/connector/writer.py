@@ -40,14 +40,14 @@ from .values.row_ids import RowIds
 SEND_TIMEOUT_S: Final = 60.0
 AT_ONCE: Final = 1000
 CHUNK_BYTES: Final = 16 * 1024 * 1024
-#: What a message costs in memory besides its payload.
+#: The memory of a message besides its payload.
 MESSAGE_BYTES: Final = 400
-#: A row with less time than this left on its lock is left to it: its confirm would come too late.
+#: A row with less time than this left on its lock is not sent: its confirmation would come too late.
 SPARE_S: Final = 1.0
-#: Messages that go by themselves to find out whether a destination takes any without a session.
+#: Messages that are sent alone to find out whether a destination accepts any without a session.
 TRIALS: Final = 3
 REASON: Final = "refused by the destination"
-#: The file of the mailbox in which a stream reports what became of its rows.
+#: The file of the mailbox in which a stream reports the results of its rows.
 WRITTEN: Final = "written"
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class NotSent(PairbusError):
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What became of rows. `late`: not sent, since their locks had ended; `lost`: sent, but their locks ended before
+    """The results of rows. `late`: not sent, since their locks had ended; `lost`: sent, but their locks ended before
     they were settled, so that they come again; `refused`: left out, dead-lettered or collected."""
 
     count: int = 0
@@ -129,7 +129,7 @@ def settle(address: Address, locks: Iterable[Lock], disposition: str = COMPLETED
 
 
 def attempt(address: Address, target: str, messages: Sequence[Outgoing]) -> list[WireError | None]:
-    """An answer for each, None where it was confirmed. Raises where the link can't be opened: then none was sent."""
+    """Return an answer for each, None if it was confirmed. Raises if the link can't be opened: then none was sent."""
     sender = connections.sender(address, target)
     payloads = [message.payload for message in messages]
     answers = sender.send_grouped(payloads, [message.company for message in messages], timeout=SEND_TIMEOUT_S)
@@ -177,7 +177,7 @@ class Patience:
         self._progress_at = self.clock()
 
     def wait(self, errors: Sequence[WireError]) -> None:
-        """Raises NotSent for what no waiting helps, and when the time is over."""
+        """Raises NotSent for errors that waiting can't solve, and when the time is over."""
         now = self.clock()
         verdicts = {verdict_of(error): error for error in errors}
         for verdict in (RefusalVerdict.GONE, RefusalVerdict.DENIED):
@@ -250,7 +250,7 @@ Refusal = tuple[Outgoing | Unsendable, str]
 
 @dataclass(frozen=True)
 class WriterConfig:
-    """Where rows go, and what is done with those that are refused; the names are those of `ConnectorOptions`."""
+    """The destination of rows, and the action for refused ones; the names are those of `ConnectorOptions`."""
 
     address: Address
     entity: str | None
@@ -448,7 +448,7 @@ class _Writing:
             raise
 
     def check_not_over(self, count: int, target: str) -> None:
-        """Raises NotSent where nothing more is to be sent."""
+        """Raises NotSent if nothing more may be sent."""
 
     def confirmed(self, target: str, messages: Sequence[Outgoing]) -> None:
         """Called as messages are confirmed."""

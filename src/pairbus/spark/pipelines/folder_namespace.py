@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAMESPACE_FILE: Final = "_pairbus.namespace."
-#: How the folders begin that hold messages, of a table and of an archive.
+#: The prefixes of folders with messages, of a table and of an archive.
 _HOLDS: Final = (f"{DATE}=", "batch=")
 _WHY: Final = (
     "a message is known there by entity, sequence number and enqueued time, which those of two namespaces can have "
@@ -39,7 +39,7 @@ _WHY: Final = (
 
 
 class Files(Protocol):
-    """What is wanted of the files of a table or an archive."""
+    """The interface of the files of a table or an archive."""
 
     def root_names(self) -> list[str]: ...
     def write_root(self, name: str) -> None: ...

@@ -68,7 +68,7 @@ _STAGED: Final = (
 )
 _PEEK_S: Final = 5.0
 
-#: Writes a batch to a table of one's own, so that a message that is written twice is there once.
+#: Writes a batch to a user's own table, so that a message that is written twice is there once.
 Write = Callable[["DataFrame"], None]
 
 
@@ -325,7 +325,7 @@ class Ingester(Transfer):
         return RoundResult(done.settled, done.lost, 0, trouble)
 
     def _failed(self, rounds: TransferLoop, error: Exception) -> None:
-        """Go on, unless it fails again and again, and not for want of an answer from the namespace."""
+        """Continue, unless it fails repeatedly for another reason than an unreachable namespace."""
         now = time.monotonic()
         text = first_line(error)
         if is_gone():

@@ -83,7 +83,7 @@ def _as_parquet(table: pa.Table) -> pa.Table:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return the files that Spark would read: all in the folder and below, but for names that begin with _ or a dot."""
+    """Return the files that Spark would read: all in the folder and below, except names that begin with _ or a dot."""
     found = (each.relative_to(folder) for each in folder.rglob("*") if each.is_file())
     return sorted(folder / each for each in found if not any(name[0] in "._" for name in each.parts))
 

@@ -205,7 +205,7 @@ def _quiet() -> Iterator[None]:
 
 
 def still_there(address: Address, entity: str, selection: Selection, count_max: int | None = None) -> list[int]:
-    """Return the sequence numbers of the chosen that are still there, the first `count_max` of them."""
+    """Return the sequence numbers of chosen messages that are still there, at most `count_max`."""
     if not len(selection):
         return []
     found = (n for n in active_numbers(address, entity, selection.first, selection.last) if n in selection)

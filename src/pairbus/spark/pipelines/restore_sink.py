@@ -33,13 +33,13 @@ SHARES_MAX: Final = 64
 
 
 def shares(ceiling: float) -> int:
-    """Over how many tasks a ceiling is spread."""
+    """Return over how many tasks a rate limit is spread."""
     return min(SHARES_MAX, math.ceil(ceiling / SHARE_PER_S))
 
 
 @dataclass(frozen=True)
 class RestoreOptions:
-    """What a restore's tasks are told, as text through Spark's options. `rate_max`: messages a second of one task;
+    """The settings of a restore's tasks, as text through Spark's options. `rate_max`: messages a second of one task;
     `mailbox`: the folder of the driver's."""
 
     address: Address

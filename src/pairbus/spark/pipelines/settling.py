@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SETTLE_S: Final = 30.0
-#: The columns that are needed. The sequence number tells, where a request fails, what it has settled all the same.
+#: The required columns. If a request fails, the sequence number tells which messages it has settled nevertheless.
 COLUMNS: Final = {"entity": "string", "lock_token": "string", "sequence_number": "bigint"}
 #: The options that name the namespace.
 _NAMESPACE: Final = ("connectionString", "connectionStringEnv", "fullyQualifiedNamespace", "credential", "caFile")

@@ -25,7 +25,7 @@ PAUSE_S_MAX: Final = 8.0
 #: A message whose holder died comes back when its lock ends, after five minutes at most.
 PATIENCE_S: Final = 330.0
 LOOK_MAX: Final = 100
-#: Rounds that failed as a whole, in a row.
+#: How many rounds in a row may fail as a whole.
 FAILURES_MAX: Final = 4
 
 
@@ -34,7 +34,7 @@ class Take(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Look by peek what of the chosen is still there."""
+    """Check by peek which chosen messages are still there."""
 
 
 class Wait(NamedTuple):
@@ -123,7 +123,7 @@ class TransferLoop:
             self._progress_at = now
             self._strikes = self._idle = 0
         if result.left > result.refused:
-            # a destination that is away; one that took the others of this round is given its time all the same
+            # an unreachable destination; one that accepted others of this round still gets its time
             self._strikes += 0 if result.moved else 1
             self._pause(now, self._strikes, f"the destination: {result.trouble or 'no answer in time'}")
             if result.is_busy:

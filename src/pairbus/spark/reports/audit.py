@@ -74,8 +74,8 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is lost as far as anyone can tell; `summary["unknown"]` and `summary["missing_files"]` say
-        how far that is not."""
+        """Whether nothing is known to be lost; `summary["unknown"]` and `summary["missing_files"]` say what is
+        uncertain."""
         return self.summary["lost"] == 0
 
     @property
@@ -97,12 +97,12 @@ class Audit:
         self.messages.write.mode("overwrite").parquet(below(folder, "audit_messages"))
 
     def close(self) -> None:
-        """Give back the memory that `messages` takes; the end of the ledgers does so, too."""
+        """Free the memory of `messages`; the end of the ledgers does so, too."""
         cached_tables.release(self)
 
 
 def audit(ledgers: Ledgers, *, late_s: float = LATE_S, ids: int = IDS) -> Audit:
-    """Find what became of every message. `ids`: how many are named for each finding."""
+    """Find out what happened to every message. `ids`: how many are named for each finding."""
     judged = _judged(ledgers, late_s).select(*_REPORTED, *_ORDER).persist()
     messages = _with_order(judged, ledgers.tasks).select(*_REPORTED, "out_of_order").persist()
     try:

@@ -10,7 +10,7 @@ from .results import OutageSeries, StateChange
 
 #: Points of a chart at most: a day by seconds would be 86,400 of them, and no screen has as many.
 STEPS_MAX: Final = 20_000
-#: From well to ill: of several clients the one that is worst off is shown.
+#: From best to worst: of several clients the worst state is shown.
 _RANK: Final = {"healthy": 0, "suspect": 1, "unreachable": 2, "failed over": 3}
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .ledgers import Ledgers
 
-#: What is less is not said.
+#: Smaller differences are not reported.
 SKEW_S: Final = 1.0
 
 

@@ -175,7 +175,7 @@ class CostReport:
         return self.reconciliation.differences
 
     def close(self) -> None:
-        """Give back the memory that the tables take; the end of the ledgers does so, too."""
+        """Free the memory of the tables; the end of the ledgers does so, too."""
         cached_tables.release(self)
 
     def to_json(self) -> str:

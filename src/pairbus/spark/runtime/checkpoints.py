@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _SETTING: Final = "spark.sql.streaming.checkpointFileManagerClass"
 _PACKAGE: Final = "org.apache.spark.sql.execution.streaming"
-#: As it is called in Spark 4.3, and in 4.0.
+#: Its names in Spark 4.3 and in 4.0.
 _CLASSES: Final = tuple(f"{_PACKAGE}.{name}FileSystemBasedCheckpointFileManager" for name in ("checkpointing.", ""))
 
 
@@ -23,7 +23,7 @@ def write_quickly(spark: SparkSession) -> None:
     """Have the queries of this session write their checkpoints so, where its Spark can."""
     assert spark._jvm is not None
     for name in _CLASSES:
-        with contextlib.suppress(Exception):  # a Spark that calls it otherwise: it is written as ever
+        with contextlib.suppress(Exception):  # a Spark that names it differently: checkpoints are written as usual
             spark._jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
             spark.conf.set(_SETTING, name)
             return

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from . import worker_python
 from .java import java_home
 
-if find_spec("pyspark") is None:  # an extra that is missing is told at once, and not when it is first used
+if find_spec("pyspark") is None:  # a missing extra is reported at once, not at its first use
     raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ _LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
 _SAY_AFTER_S: Final = 2.0
 #: How long a JVM may take to end before it is killed.
 END_S: Final = 5.0
-#: What `session` has started; and that it has begun to.
+#: The session that `session` has started, and whether it has begun to.
 _started: SparkSession | None = None
 _launched = False
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"

@@ -57,16 +57,16 @@ if TYPE_CHECKING:
 
 
 LOOK_S: Final = 0.1
-#: And where somebody waits for the end.
+#: The same if somebody waits for the end.
 LOOK_S_SOON: Final = 0.03
-#: And where nothing has come for a while: each look asks the JVM, too.
+#: The same if nothing has come for a while: each look also asks the JVM.
 LOOK_S_IDLE: Final = 0.5
 IDLE_AFTER_S: Final = 2.0
 RESTART_S_FIRST: Final = 1.0
 RESTART_S_MAX: Final = 60.0
 #: A drain gives up after so many failures in a row.
 DRAIN_STRIKES: Final = 3
-#: A drain looks at the backlog when nothing has been moved for so long.
+#: A drain peeks at the backlog when nothing has been moved for this long.
 QUIET_S: Final = 1.0
 #: The first look comes sooner, and is a glance: the drain is over if it finds nothing at all, and goes on if it does.
 GLANCE_S: Final = 0.15
@@ -74,7 +74,7 @@ GLANCE_S_MAX: Final = 5.0
 #: Beyond it, sequence numbers are not counted up one by one (those of a partitioned queue), and say nothing.
 COUNT_MAX: Final = 1_000_000_000
 
-#: What can't be given back in this time waits for its lock to end.
+#: Messages that can't be released in this time wait for their locks to end.
 GIVE_BACK_S: Final = 5.0
 
 _BOTH: Final[tuple[Which, ...]] = ("primary", "secondary")
@@ -113,7 +113,7 @@ class SparkSyphon:
         self._spark = None if settings.spark is None else beside(settings.spark)
         self._ledger = settings.ledger
         self._halts: dict[str, float] = {}
-        #: Destinations that messages were for.
+        #: The destinations of messages.
         self._known: set[str] = set()
         self._stop = threading.Event()
         self._folder = Path(tempfile.mkdtemp(prefix="pairbus-syphon-"))
@@ -347,7 +347,7 @@ class SparkSyphon:
                 del self._left[token]
 
     def _tell_halts(self) -> None:
-        """Send the application's halts of destinations to the source, which keeps their messages from being sent."""
+        """Send the application's pauses of destinations to the source, which holds their messages back."""
         if self._settings.halted_until is None:
             return
         now, wall = time.monotonic(), time.time()
@@ -429,7 +429,7 @@ class SparkSyphon:
                 self._settings.on_busy(path)
 
     def _heard_of_lost_tasks(self, count: int) -> None:
-        """Note that tasks died: what they had moved is done, and nobody knows how much it is."""
+        """Note that tasks died: the messages that they had moved are moved, but their number is unknown."""
         self.progress.lost_tasks += count
         _log.warning("%d tasks died before they could tell what they had moved; it is not in the count", count)
         if self._ledger is not None:
@@ -565,7 +565,7 @@ class SparkSyphon:
 
 
 class _Known:
-    """Answers what `draining.judge` asks of destinations, from what workers reported."""
+    """Answers the questions of `draining.judge` about destinations, from the workers' reports."""
 
     def __init__(self, troubles: dict[str, Trouble]) -> None:
         self._troubles = troubles

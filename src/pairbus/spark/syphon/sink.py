@@ -38,7 +38,7 @@ EVENTS: Final = "events"
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What the sink's tasks are told, as text through Spark's options: nothing else reaches the workers."""
+    """The settings of the sink's tasks, as text through Spark's options: nothing else reaches the workers."""
 
     primary: Address
     secondary: Address
@@ -46,7 +46,7 @@ class SinkOptions:
     count_backlog_time: bool = False
     is_replay: bool = False
     wants_events: bool = False
-    #: Where all go, as they are (`pairbus move`); None: each home.
+    #: The destination of all messages, unchanged (`pairbus move`); None: each goes home.
     destination: str | None = None
 
     def as_text(self) -> str:

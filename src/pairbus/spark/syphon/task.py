@@ -44,7 +44,7 @@ from pairbus.wire.transactions import via_of
 TRANSACTION_MESSAGES: Final = 50
 TRANSACTIONS_AT_ONCE: Final = 4
 SETTLE_S: Final = 15.0
-#: Messages, and their bytes, that are taken before answers to some of them have come.
+#: How many messages and bytes are taken before some of them have been answered.
 IN_HAND_MAX: Final = 5000
 IN_HAND_BYTES_MAX: Final = 16 * 1024 * 1024
 #: A batch ends when everything has its answer; the senders' own time-outs come first.
@@ -65,7 +65,7 @@ class Event(NamedTuple):
 
 @dataclass
 class TaskCounts:
-    """Counts what became of one task's messages."""
+    """Counts the results of one task's messages."""
 
     moved: dict[str, int] = field(default_factory=dict)
     moved_bytes: int = 0
@@ -158,7 +158,8 @@ class TransferTask:
     def _arrivals(
         self, rows: Sequence[Locked], ids: Sequence[str | None], now: float, now_unix: float
     ) -> list[PendingTransfer | Rejection]:
-        """Return what rows become. The handle of a transfer is what it is received from and, for the ledger, its id."""
+        """Return the transfers of rows. The handle of a transfer is where it was received from and, for the ledger, its
+        id."""
         if self._destination is not None:
             bound = partial(bound_for, self._destination, now=now, now_unix=now_unix, is_dead_letter=self._is_replay)
             return [

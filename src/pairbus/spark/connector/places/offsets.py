@@ -23,7 +23,7 @@ from pairbus.wire.partitions import NUMBER_MAX, Range, Search, ask, count_of, nu
 Offset = dict[str, Any]
 #: An entity, and one of its partitions.
 Lane = tuple[str, int]
-#: Where each lane goes on.
+#: Where each lane continues.
 Places = dict[Lane, int]
 ORIGIN: Final = "$from"
 LAG: Final = "$lag"
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def read_offset(offset: Mapping[str, Any]) -> Places:
-    """Return the places that an offset stands for. Raises InvalidOption where it is none of ours."""
+    """Return the places of an offset. Raises InvalidOption if it isn't one of this source."""
     places: Places = {}
     for entity, value in offset.items():
         if entity.startswith("$"):
@@ -127,7 +127,7 @@ def admit(
 
 
 def lag(unread: Mapping[Lane, Range], ages: Mapping[Lane, float]) -> dict[str, Any]:
-    """Return what is told of the messages that were not read yet: how many at most, and how old the oldest is."""
+    """Return the report on unread messages: how many at most, and how old the oldest is."""
 
     def of(lanes: Iterable[Lane]) -> dict[str, Any]:
         lanes = list(lanes)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 TOKEN_BYTES: Final = 16
-#: A row has about so many bytes at most, unless one message has more.
+#: The largest row in bytes, roughly, unless one message has more.
 PACK_BYTES: Final = 1024 * 1024
 SCHEMA: Final = StructType(
     [StructField("entity", StringType())]
@@ -36,8 +36,8 @@ class Locked(NamedTuple):
 
 
 def pack(entity: str, messages: Sequence[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
-    """Yield rows, each as a batch of its own, with these messages: (token, payload). Raises ValueError for a token that
-    is none, with which nothing could be settled."""
+    """Yield rows, each as a separate batch, with these messages: (token, payload). Raises ValueError for an invalid
+    token, with which nothing could be settled."""
     for some in _by_size(messages):
         tokens, payloads = zip(*some, strict=True)
         if {*map(len, tokens)} != {TOKEN_BYTES}:
