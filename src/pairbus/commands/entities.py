@@ -11,11 +11,12 @@ import shutil
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import click
 
@@ -472,12 +473,8 @@ def _sessions(client: WireClient, path: str) -> dict[str, int]:
     """Return how many active messages each session has."""
     from pairbus.commands.message_text import shown
 
-    found: dict[str, int] = {}
-    for payload in _peeked(client, path, 0, sys.maxsize):
-        message = shown(payload)
-        if message.get("state") == "active" and "session_id" in message:
-            found[message["session_id"]] = found.get(message["session_id"], 0) + 1
-    return found
+    messages = map(shown, _peeked(client, path, 0, sys.maxsize))
+    return Counter(each["session_id"] for each in messages if each.get("state") == "active" and "session_id" in each)
 
 
 def _removed_from(receiver: Receiver, count: int | None, before: float | None) -> Iterator[int]:
@@ -510,9 +507,5 @@ def _complete_older(receiver: Receiver, batch: list[ReceivedMessage], before: fl
 def _left(client: WireClient, path: str) -> dict[str, int]:
     from pairbus.commands.message_text import shown
 
-    states: dict[str, int] = {}
-    for payload in _peeked(client, path, 0, LEFT_MAX):
-        state: Any = shown(payload).get("state", "active")
-        word = "locked or new" if state == "active" else str(state)
-        states[word] = states.get(word, 0) + 1
-    return states
+    states = (shown(payload).get("state", "active") for payload in _peeked(client, path, 0, LEFT_MAX))
+    return Counter("locked or new" if state == "active" else str(state) for state in states)
