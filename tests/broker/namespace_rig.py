@@ -33,7 +33,6 @@ from tests.simulation.disk import SimulatedDisk
 T = TypeVar("T")
 FOLDER = "j"
 SMALL = Options(segment_bytes=2048, reserve_bytes=1024, allocate_bytes=256)
-WAITING = Refusal("waiting", "no answer yet")
 DEAD = "orders/$DeadLetterQueue"
 PING = encode_message(properties=Properties(content_type=PING_CONTENT_TYPE), body=None)
 

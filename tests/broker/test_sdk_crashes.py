@@ -10,16 +10,13 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.servicebus import ServiceBusMessage, exceptions
-from azure.servicebus.management import CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
 
-from pairbus.amqp.message import encode_message
 from pairbus.broker import Broker, NamespaceServer, serve_sync
 from pairbus.broker.control.control_socket import request
 from pairbus.broker.crashes import FILES_MAX
@@ -28,11 +25,10 @@ from pairbus.broker.model.partitions import PARTITION_SHIFT, PARTITIONS, partiti
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.errors import InvalidFault
 from pairbus.testing import fault
-from pairbus.wire import WireClient, WireError
 from tests.untidy_sdk import UNTIDY_SDK
 from tests.waiting import soon
 
-from .sdk import Bridge, Sdk, both_apis
+from .sdk import Sdk, both_apis
 
 pytestmark = UNTIDY_SDK
 
@@ -134,21 +130,6 @@ async def test_p49_then_it_is_down_and_comes_back_on_another_node(sdk: Sdk, queu
     assert [str(message) for message in await sdk.receive(queue, 1)] == ["before"]
 
 
-@pytest.mark.usefixtures("soon_down")
-async def test_p49_whoever_is_refused_is_told_what_is_restarted(own: Sdk, served: Broker) -> None:
-    alpha, zeta = await own.queue(), await own.queue()
-    for kind, what in (("crash-entity", f"'{zeta}'"), ("crash-node", "node 0")):
-        async with fault(served, kind, entity=zeta, seconds=LONG_S):
-            await until_down(own.namespace, zeta)
-            with pytest.raises(
-                exceptions.ServiceBusError, match=rf"retry the operation. \({what} is being restarted.\)"
-            ):
-                await own.send(zeta, ServiceBusMessage("refused"))
-            if kind == "crash-entity":
-                await own.send(alpha, ServiceBusMessage("taken"))
-        await until_served(own.namespace, alpha, zeta)
-
-
 @both_apis
 async def test_p49_the_retries_of_the_sdk_hide_it(sdk: Sdk, broker: Broker) -> None:
     queue, topic = await sdk.queue(requires_duplicate_detection=True), await sdk.topic("all")
@@ -213,100 +194,6 @@ async def test_p49_others_go_on(sdk: Sdk, broker: Broker) -> None:
                 await receiver.complete_message(message)
             assert connections <= set(server.connections)
     assert server.crashes.nodes.node_of(queue) != node
-
-
-async def fill(own: Sdk) -> dict[str, Any]:
-    """Put something into all kinds of entities."""
-    async with own.admin() as admin:
-        await admin.create_queue("target")
-        await admin.create_queue("plain", max_delivery_count=3)
-        await admin.create_queue("source", forward_to="target")
-        await admin.create_queue("sessions", requires_session=True)
-        await admin.create_queue("once", requires_duplicate_detection=True)
-        await admin.create_queue("parts", enable_partitioning=True)
-        await admin.create_topic("news")
-        for name in ("all", "red"):
-            await admin.create_subscription("news", name)
-        await admin.create_rule("news", "red", "red", filter=CorrelationRuleFilter(label="red"))
-        action = SqlRuleAction("SET doubled = n * 2")
-        await admin.create_rule("news", "red", "sql", filter=SqlRuleFilter("n > 1"), action=action)
-        await admin.delete_rule("news", "red", "$Default")
-    due = datetime.now(UTC) + timedelta(hours=1)
-    async with own.client() as client:
-        async with client.get_queue_sender("plain") as sender:
-            await sender.send_messages([ServiceBusMessage(str(n), message_id=str(n)) for n in range(6)])
-            (number,) = await sender.schedule_messages(ServiceBusMessage("later"), due)
-        async with client.get_queue_receiver("plain") as receiver:
-            messages = await receiver.receive_messages(5, max_wait_time=5)
-            await receiver.complete_message(messages[0])
-            await receiver.abandon_message(messages[1])
-            await receiver.defer_message(messages[2])
-            await receiver.dead_letter_message(messages[3], reason="because", error_description="x" * 2000)
-        for name, ids in (("source", "ab"), ("once", "cc"), ("parts", "defg")):
-            async with client.get_queue_sender(name) as sender:
-                for id in ids:
-                    await sender.send_messages(ServiceBusMessage(id, message_id=id))
-        async with client.get_queue_sender("sessions") as sender:
-            await sender.send_messages([ServiceBusMessage(n, session_id="s") for n in "xyz"])
-        async with client.get_queue_receiver("sessions", session_id="s") as receiver:
-            (first,) = await receiver.receive_messages(1, max_wait_time=5)
-            await receiver.complete_message(first)
-            await Bridge(receiver.session, own.is_async).set_state(b"so far")
-        async with client.get_topic_sender("news") as sender:
-            for n in (1, 2):
-                await sender.send_messages(
-                    ServiceBusMessage(f"news {n}", subject="red" if n == 1 else "blue", application_properties={"n": n})
-                )
-            await sender.schedule_messages(ServiceBusMessage("later news"), due)
-    return {"scheduled": number, "deferred": messages[2].sequence_number}
-
-
-async def check(own: Sdk, known: dict[str, Any]) -> None:
-    """Receive what `fill` has left."""
-    async with own.client() as client, client.get_queue_receiver("plain") as receiver:
-        peeked = [(str(m), m.delivery_count) for m in await receiver.peek_messages(20)]
-        assert peeked == [("1", 1), ("2", 1), ("4", 0), ("5", 0), ("later", 0)], "locks are free, and count nothing"
-        (deferred,) = await receiver.receive_deferred_messages([known["deferred"]])
-        await receiver.complete_message(deferred)
-        async with client.get_queue_receiver("plain", sub_queue="deadletter") as dead:
-            (letter,) = await dead.receive_messages(5, max_wait_time=5)
-            assert (str(letter), letter.dead_letter_reason) == ("3", "because")
-            assert len(letter.dead_letter_error_description) == 2000
-            await dead.complete_message(letter)
-        async with client.get_queue_sender("plain") as sender:
-            await sender.cancel_scheduled_messages(known["scheduled"])
-        async with client.get_queue_sender("once") as sender:
-            await sender.send_messages(ServiceBusMessage("c", message_id="c"))
-        async with client.get_queue_sender("source") as sender:
-            await sender.send_messages(ServiceBusMessage("still forwarded"))
-        async with client.get_queue_receiver("sessions", session_id="s") as session:
-            assert await Bridge(session.session, own.is_async).get_state() == b"so far"
-            assert str((await session.receive_messages(1, max_wait_time=5))[0]) == "y"
-    assert sorted(str(m) for m in await own.receive("plain", 3)) == ["1", "4", "5"]
-    assert [str(m) for m in await own.receive("once", 1)] == ["c"]
-    assert [str(m) for m in await own.receive("target", 3)] == ["a", "b", "still forwarded"]
-    assert sorted(str(m) for m in await own.receive("parts", 4)) == ["d", "e", "f", "g"]
-    assert [str(m) for m in await own.read("news", "all", 2)] == ["news 1", "news 2"]
-    red = await own.read("news", "red", 5, wait=1)
-    assert [(str(m), (m.application_properties or {}).get(b"doubled")) for m in red] == [
-        ("news 1", None),
-        ("news 2", 4),
-    ]
-    async with own.admin() as admin:
-        assert (await admin.get_topic_runtime_properties("news")).scheduled_message_count == 1
-    # that one, and what is held in the session
-    assert own.namespace.namespace.message_count == 3
-
-
-async def test_p49_nothing_is_lost_and_nothing_comes_back(own: Sdk, served: Broker) -> None:
-    known = await fill(own)
-    for _ in range(2):
-        said = await crash_now(served, "crash-node", node=0)
-        assert said["summary"].startswith("memory and journal agree"), said
-        assert {each["entity"] for each in said["entities"]} > {"plain", "parts", "news", "news/Subscriptions/red"}
-    for name in ("plain", "news/Subscriptions/all", "source", "target", "sessions"):
-        await crash_now(served, "crash-entity", entity=name)
-    await check(own, known)
 
 
 def key_down(sdk: Sdk, broker: Broker, entity: str) -> Any:
@@ -403,23 +290,6 @@ async def test_p49_diagnostics_that_can_t_be_written_keep_nothing_from_restartin
     assert "can't be written to" in caplog.text and "the restart goes on" in caplog.text
     assert "served again" in caplog.text
     assert [str(m) for m in await own.receive(queue, 1)] == ["kept"]
-
-
-async def test_p49_transactions_under_way_are_rolled_back(own: Sdk, served: Broker) -> None:
-    queue, other = await own.queue(), await own.queue()
-    await own.send(queue, ServiceBusMessage("first"))
-    async with WireClient.from_connection_string(own.namespace.connection_string) as client:
-        receiver = await client.receiver(queue)
-        (message,) = await receiver.receive(1, 5.0)
-        transaction = await client.transaction(queue)
-        await receiver.complete(message, transaction=transaction)
-        sender = await client.sender(other, via=queue)
-        await sender.send(encode_message(body=b"second"), transaction=transaction)
-        await crash_now(served, "crash-entity", queue, other, entity=queue)
-        with pytest.raises(WireError, match="rolled back"):
-            await transaction.commit()
-    assert [str(m) for m in await own.receive(queue, 1)] == ["first"]
-    assert await own.receive(other, 5, wait=0.5) == []
 
 
 async def test_p49_what_is_thrown_away_is_freed(own: Sdk, served: Broker) -> None:

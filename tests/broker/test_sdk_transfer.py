@@ -11,7 +11,6 @@ from azure.servicebus.exceptions import ServiceBusError
 from pairbus.wire import NotFound, Refused, WireClient
 from tests.broker.namespace_rig import make
 from tests.untidy_sdk import UNTIDY_SDK
-from tests.waiting import soon
 
 from .sdk import Sdk
 
@@ -108,14 +107,3 @@ async def test_a_link_to_a_disabled_entity_is_refused_and_one_through_another_is
                 await client.sender(path, via=via)
         await (await client.sender(other, via=queue)).send(make(b"a"))  # in no transaction
     assert await transfer_count(sdk, queue) == (1, 1)
-
-
-async def test_its_receivers_go_with_its_owner(sdk: Sdk) -> None:
-    queue = await sdk.queue()
-    async with wire(sdk) as client:
-        receiver = await client.receiver(f"{queue}/$Transfer/$DeadLetterQueue")
-        async with sdk.admin() as admin:
-            await admin.delete_queue(queue)
-        assert await soon(lambda: not receiver.is_open)
-        with pytest.raises(NotFound):
-            await client.receiver(f"{queue}/$Transfer/$DeadLetterQueue")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from pairbus.broker import Broker
 from pairbus.testing import fault
 from tests.untidy_sdk import UNTIDY_SDK
 from tests.untidy_sdk import swept as swept
-from tests.waiting import soon
 
 from .sdk import Bridge, Sdk
 
@@ -84,31 +82,6 @@ async def test_large_messages_both_ways(sdk: Sdk) -> None:
             assert [b"".join(message.body) for message in await drain(receiver, len(bodies))] == bodies
 
 
-async def test_many_messages(sdk: Sdk, queue: str) -> None:
-    async with over_websocket(sdk) as client:
-        async with client.get_queue_sender(queue) as sender:
-            for start in range(0, 2000, 500):
-                batch = [ServiceBusMessage(b"x" * 200, message_id=str(start + n)) for n in range(500)]
-                await sender.send_messages(batch)
-        async with client.get_queue_receiver(
-            queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE, prefetch_count=500
-        ) as receiver:
-            got = await drain(receiver, 2000)
-    assert [message.message_id for message in got] == [str(n) for n in range(2000)]
-
-
-async def test_many_connections_at_once(sdk: Sdk, queue: str) -> None:
-    async with over_websocket(sdk) as client:
-
-        async def send(number: int) -> None:
-            async with client.get_queue_sender(queue) as sender:
-                await sender.send_messages(ServiceBusMessage(str(number)))
-
-        await asyncio.gather(*(send(number) for number in range(10)))
-        async with client.get_queue_receiver(queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver:
-            assert {str(message) for message in await drain(receiver, 10)} == {str(number) for number in range(10)}
-
-
 async def test_without_tls(sdk: Sdk, queue: str) -> None:
     options = {
         "transport_type": TransportType.AmqpOverWebsocket,
@@ -144,11 +117,3 @@ async def test_the_management_s_outage_is_not_the_socket_s(sdk: Sdk, queue: str,
         async with over_websocket(sdk) as client, client.get_queue_sender(queue) as sender:
             await sender.send_messages(ServiceBusMessage("through"))
     assert [str(message) for message in await sdk.receive(queue, 1)] == ["through"]
-
-
-async def test_closed_connections_leave_nothing_behind(sdk: Sdk, queue: str) -> None:
-    before = len(sdk.namespace.connections)
-    async with over_websocket(sdk) as client, client.get_queue_sender(queue) as sender:
-        await sender.send_messages(ServiceBusMessage("x"))
-        assert len(sdk.namespace.connections) > before
-    await soon(lambda: len(sdk.namespace.connections) <= before)

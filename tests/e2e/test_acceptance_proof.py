@@ -62,20 +62,3 @@ async def test_p57_session_state_is_the_primarys_alone_and_stays(world: World) -
         async with pair.client.wrap(await pair.client.get_queue_receiver(queue, session_id="s")) as receiver:
             await received(receiver, 1)
             assert bytes(await receiver.call(receiver.target.session.get_state)) == b"one done"
-
-
-@in_both_apis()
-async def test_p40_what_the_primary_refuses_for_good_is_dead_lettered_in_the_backlog(world: World) -> None:
-    """In failover nobody can tell that a session is missing: the caller saw success, and an operator sees why."""
-    queue = await world.queue(requires_session=True)
-    async with world.pair(backlog_queue_count=1) as pair:
-        await pair.client.force_failover(queue, hold=True)
-        without, with_one = world.message(), world.message(session_id="s")
-        await pair.deliver(queue, without)
-        await pair.deliver(queue, with_one)
-        await pair.client.mark_healthy(queue)
-    await world.syphon()
-    assert ids(await world.at_home(queue)) == [with_one.message_id]
-    (letter,) = await world.dead_letters(0)
-    assert letter.message_id == without.message_id
-    assert letter.application_properties["DeadLetterReason"]

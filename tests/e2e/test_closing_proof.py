@@ -123,32 +123,6 @@ async def test_p43_the_partner_of_a_closed_client_is_faulted_within_five_seconds
     await world.nothing_lost()
 
 
-@in_both_apis()
-async def test_p43_a_client_whose_access_is_refused_faults_its_partner(world: World, queue: str) -> None:
-    """The syphon may no longer listen; after five seconds of that both clients are of no use to each other."""
-    key = world.key(world.secondary, f"k{world.number}", "Manage", "Listen", "Send")
-    async with both(world, key, **HOSTED) as (pair, _):
-        await pair.deliver(queue, world.message())
-        world.key(world.secondary, f"k{world.number}", "Send")
-        async with world.fault("unreachable", namespace=world.secondary.name):
-            pass  # links that are open stay open; new ones ask for the right
-        (event,) = await pair.until_event("ClientFaulted", within=20)
-        assert event.error is not None
-        await pair.refuse(queue, world.message(), error=ClientFaultedError)
-    await world.nothing_lost(home=True)
-
-
-@in_both_apis()
-async def test_p43_without_fault_partner_the_syphon_stops_and_tells(world: World, queue: str) -> None:
-    async with both(world, **HOSTED, fault_partner=False) as (pair, secondary):
-        await pair.deliver(queue, world.message())
-        await secondary.close()
-        await pair.until_event("SyphonStopped", within=12)
-        await pair.deliver(queue, world.message())
-        assert pair.named("ClientFaulted") == []
-    await world.nothing_lost(home=True)
-
-
 @in_both_apis(
     each={
         "the primary does not answer": ({"primary": "hang"},),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from unittest import mock
 
 import pytest
@@ -16,7 +15,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from .account import ids
 from .scenarios import in_both_apis
-from .world import AT_ONCE, SHORT, Pair, World
+from .world import SHORT, Pair, World
 
 #: What happens, and to what: the whole namespace, or one entity of it.
 OUTAGES = {
@@ -245,35 +244,6 @@ async def test_p22_a_caller_who_gives_up_leaves_everything_in_order(world: World
         assert pair.state(queue) == "HEALTHY"
     world.account.entities.update(dict.fromkeys(world.account.bodies, queue))  # the cancelled one may be there
     await world.nothing_lost(home=True)
-
-
-@in_both_apis()
-async def test_the_ledger_tells_what_the_callers_were_told(world: World, queue: str) -> None:
-    folder = world.folder / "ledger"
-    async with world.pair(ledger=folder, failover_interval=1, sdk=AT_ONCE) as pair:
-        await pair.deliver(queue, *world.messages(3))
-        async with world.fault("no-send", entity=queue):
-            await pair.refuse(queue, world.message(), error=ServiceBusError)
-            await pair.until_state(queue, "FAILED_OVER")
-            await pair.deliver(queue, world.message())
-            await pair.deliver(queue, *world.messages(2))
-        await pair.until_state(queue, "HEALTHY")
-        await pair.deliver(queue, world.message())
-        await pair.client.close()
-    lines = [json.loads(line) for path in sorted(folder.rglob("*")) if path.is_file() for line in path.open()]
-
-    def told(kind: str, *, ok: bool) -> list[str]:
-        return sorted(line["mid"] for line in lines if line.get("kind") == kind and (line["outcome"] == "ok") is ok)
-
-    assert told("send", ok=True) == sorted(ids(await world.at_home(queue)))
-    assert told("divert", ok=True) == sorted(ids(await world.in_backlog()))
-    assert {*told("send", ok=True), *told("divert", ok=True)} == world.account.confirmed
-    assert told("send", ok=False) == sorted(world.account.raised)
-    assert told("divert", ok=False) == []
-    states = [(line["from"], line["to"]) for line in lines if line.get("kind") == "state"]
-    assert states == [("healthy", "suspect"), ("suspect", "failed over"), ("failed over", "healthy")]
-    assert [line["outcome"] for line in lines if line.get("kind") == "ping"][-1] == "ok"
-    await world.restore_message()
 
 
 @in_both_apis()

@@ -72,25 +72,3 @@ async def test_p32_p54_what_waits_in_the_backlog_is_not_received_before_the_syph
         assert world.pings(queue) == 1
         await world.restore_message()
         assert sorted(await receive_all(pair.client, queue, 3)) == sorted(ids(sent))
-
-
-@in_both_apis()
-async def test_p7_dead_letters_and_subscriptions_of_a_paired_client(world: World) -> None:
-    topic = await world.topic("all")
-    async with world.pair() as pair:
-        await pair.client.force_failover(topic, hold=True)
-        await pair.deliver(topic, *world.messages(2))
-        await pair.client.mark_healthy(topic)
-        await world.restore_message()
-        async with pair.client.wrap(await pair.client.get_subscription_receiver(topic, "all")) as receiver:
-            left = 2
-            while left:
-                got = await receiver.receive_messages(max_message_count=2, max_wait_time=5)
-                assert got
-                for message in got:
-                    await receiver.dead_letter_message(message, reason="for the test")
-                left -= len(got)
-        made = await pair.client.get_subscription_receiver(topic, "all", sub_queue="deadletter")
-        async with pair.client.wrap(made) as receiver:
-            got = await receiver.receive_messages(max_message_count=2, max_wait_time=5)
-            assert {message.dead_letter_reason for message in got} == {"for the test"}

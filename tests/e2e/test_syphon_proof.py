@@ -8,7 +8,6 @@ from pathlib import Path
 
 from pairbus.amqp.message import Properties, encode_message
 
-from .account import ids
 from .scenarios import in_both_apis
 from .world import AT_ONCE, World
 
@@ -78,80 +77,6 @@ async def test_p39_several_syphons_at_once_are_safe(world: World, queue: str) ->
     tally = await world.nothing_lost(home=True)
     assert len(tally.home) == 200
     assert not tally.doubled
-
-
-@in_both_apis()
-async def test_p40_a_destination_gone_or_an_alias_wrong_is_dead_lettered_and_others_flow(world: World) -> None:
-    queue, gone = await world.queue(), await world.queue()
-    async with world.pair(backlog_queue_count=1, sdk=AT_ONCE) as pair, world.fault("unreachable"):
-        await pair.deliver(gone, *world.messages(2))
-        await pair.deliver(queue, *world.messages(3))
-    await world.manage("delete_queue", gone)
-    lost = ids(await world.in_backlog(0))[:2]
-    world.account.forget(*lost)
-    async with world.wire(world.secondary) as client:
-        sender = await client.sender(world.backlog_path(0))
-        for number, aliases in enumerate(({}, {"x-ms-path": 5}, {"x-ms-path": queue, "x-ms-timetolive": "long"})):
-            payload = encode_message(
-                properties=Properties(message_id=f"bad-{number}"), application_properties=aliases, body=b"x"
-            )
-            await sender.send(payload)
-    await world.syphon()
-    assert len((await world.nothing_lost(home=True)).home) == 3
-    letters = await world.dead_letters(0)
-    assert sorted(ids(letters)) == sorted([*lost, "bad-0", "bad-1", "bad-2"])
-    for letter in letters:
-        properties = letter.application_properties
-        assert properties["DeadLetterReason"]
-        assert properties["DeadLetterErrorDescription"]
-    assert await world.in_backlog(0) == []
-
-
-@in_both_apis()
-async def test_p40_an_unavailable_destination_does_not_stop_the_others(world: World) -> None:
-    queues = [await world.queue() for _ in range(3)]
-    async with (
-        world.pair(backlog_queue_count=1, **HOSTED, sdk=AT_ONCE) as pair,
-        world.fault("no-send", entity=queues[0]),
-    ):
-        for queue in queues:
-            await pair.client.force_failover(queue, hold=True)
-        for _ in range(5):
-            for queue in queues:
-                await pair.deliver(queue, world.message())
-        await world.until_home(queues[1], 5)
-        await world.until_home(queues[2], 5)
-        await world.until_waiting(5)
-        assert {found.path for found in await world.in_backlog()} == {queues[0]}
-    # what waited for its lock to run out was let go by closing (P44): the next syphon has it at once
-    await world.restore_message()
-
-
-@in_both_apis()
-async def test_p41_the_command_drains_and_ends(world: World, queue: str) -> None:
-    async with world.fault("unreachable"), world.pair(sdk=AT_ONCE) as pair:
-        await pair.deliver(queue, *world.messages(25))
-    code, out, err = await command(world, "--drain")
-    assert code == 0, err
-    assert len((await world.nothing_lost(home=True)).home) == 25
-    assert "Traceback" not in err + out
-
-
-@in_both_apis()
-async def test_p41_the_drain_says_which_destinations_remain(world: World) -> None:
-    queue, sick = await world.queue(), await world.queue()
-    async with world.fault("unreachable"), world.pair(sdk=AT_ONCE) as pair:
-        await pair.deliver(queue, *world.messages(5))
-        await pair.deliver(sick, *world.messages(5))
-    async with world.fault("no-send", entity=sick):
-        code, out, err = await command(world, "--drain")
-        assert code == 3, err
-        assert sick in out + err
-        assert len(await world.at_home(queue)) == 5
-    assert len(await world.in_backlog()) == 5
-    code, out, err = await command(world, "--drain")
-    assert code == 0, err
-    await world.nothing_lost(home=True)
 
 
 async def command(world: World, *arguments: str) -> tuple[int, str, str]:

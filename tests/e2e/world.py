@@ -476,13 +476,6 @@ class World:
         """Until the primary, in a black hole or a hang, has something of a client's that it does not answer."""
         await until(lambda: any(each.hung or unread_bytes(each) for each in list(self.primary.connections)))
 
-    async def until_waiting(self, count: int, within: float = PATIENCE_S) -> None:
-        """Until no more than so many are left in the backlog."""
-        begun = time.monotonic()
-        while len(found := await self.in_backlog()) > count:
-            assert time.monotonic() - begun < within, f"{len(found)} still wait"
-            await asyncio.sleep(0.1)
-
     async def until_home(self, entity: str, count: int, within: float = PATIENCE_S) -> None:
         begun = time.monotonic()
         while len(await self.at_home(entity)) < count:

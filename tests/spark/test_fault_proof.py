@@ -1,7 +1,7 @@
 """The Spark syphon under faults (P39): whatever dies when, nothing is lost; twice comes only what was in flight, and
 never where the destination detects duplicates; poison is buried; the others flow.
 
-One driver serves all that leaves it alive. The long version is `test_soak_proof.py`."""
+One driver serves all that leaves it alive."""
 
 from __future__ import annotations
 

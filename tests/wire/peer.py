@@ -17,13 +17,12 @@ from pairbus.amqp.events import Closed, CreditChanged, Delivered, Disposed, Link
 from pairbus.amqp.limits import Limits
 from pairbus.amqp.link import Link, ReceiverLink, SenderLink
 from pairbus.amqp.message import BATCH_FORMAT, Header, Properties, encode_message, split_batch
-from pairbus.amqp.performative_types import Accepted, Error, Rejected, Released
+from pairbus.amqp.performative_types import Accepted, Error, Rejected
 from pairbus.amqp.sasl import SaslServer
 from pairbus.amqp.types import Int, Symbol, Timestamp
 from tests.message_view import View
 
 Answer = tuple[int, Any, str | None]
-RELEASED = Released().encode()
 
 
 def message(text: str | bytes = "hello", **properties: Any) -> bytes:

@@ -265,8 +265,6 @@ async def test_faults_and_back(
     sender = await client.sender(queue)
     await sender.send(message("before"))
     async with fault(pairbus_broker, kind, **options):
-        started = time.monotonic()
         with pytest.raises(expected):
             await sender.send(message("during"), timeout=0.5)
-        assert time.monotonic() - started < 5.0
     await sender.send(message("after"))

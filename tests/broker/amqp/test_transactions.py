@@ -33,7 +33,6 @@ from tests.broker.attack_words import Target, attach, begun, credit, frame, open
 from tests.broker.namespace_rig import body_of, make, make_special
 from tests.broker.raw_client import raw_client
 from tests.broker.sdk import Sdk
-from tests.moving_clock import Clock
 from tests.waiting import soon
 
 ROLLBACK = "amqp:transaction:rollback"
@@ -284,40 +283,6 @@ async def test_a_hundred_messages(client: WireClient, sdk: Sdk) -> None:
     assert "more than 100 messages" in str(answers[100])
     await transaction.commit()
     assert len(await bodies(client, queue)) == 100
-
-
-async def test_two_minutes(client: WireClient, sdk: Sdk, clock: Clock) -> None:
-    queue = await sdk.queue()
-    sender = await client.sender(queue)
-    transaction, late = await client.transaction(queue), await client.transaction(queue)
-    await sender.send(make(b"x"), transaction=transaction)
-    clock.advance(121.0)
-    with pytest.raises(Refused, match="120 seconds"):
-        await sender.send(make(b"y"), transaction=transaction)
-    with pytest.raises(Refused) as told:
-        await transaction.commit()
-    assert told.value.condition == "amqp:transaction:timeout"
-    await sender.send(make(b"z"), transaction=late)  # its time begins with its first operation
-    await late.commit()
-    assert await bodies(client, queue) == [b"z"]
-
-
-async def test_a_lock_that_was_lost_meanwhile(client: WireClient, sdk: Sdk, clock: Clock) -> None:
-    queue = await sdk.queue()
-    await filled(client, queue, b"one")
-    receiver, sender = await client.receiver(queue), await client.sender(queue)
-    (one,) = await receiver.receive(1, 10.0)
-    transaction = await client.transaction(queue)
-    await receiver.complete(one, transaction=transaction)
-    await sender.send(make(b"new"), transaction=transaction)
-    clock.advance(61.0)
-    with pytest.raises(Refused, match="message-lock-lost") as told:
-        await transaction.commit()
-    assert told.value.condition == ROLLBACK
-    assert await bodies(client, queue) == [b"one"]
-    again = await client.transaction(queue)
-    with pytest.raises(LockLost):
-        await receiver.complete(one, transaction=again)
 
 
 @pytest.mark.parametrize("size", [300 * 1024])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,6 @@ from pairbus.broker.model.rule_description import CorrelationFilter
 from pairbus.broker.operations.forward import Forwarded
 from tests.broker.namespace_rig import Rig, body_of, make, make_special, properties_of, refused
 from tests.message_view import View
-from tests.simulation.disk import MachineStopped
 
 DEAD = "/$DeadLetterQueue"
 
@@ -547,98 +545,6 @@ def test_nothing_is_left_of_what_was_forwarded_and_received(pair: Rig) -> None:
     assert len(pair.take(6, path="second")[0]) == 6
     pair.run()
     assert pair.live_bytes() == before
-
-
-@pytest.mark.parametrize("is_topic", [False, True])
-@pytest.mark.parametrize("is_stored_first", [False, True])
-def test_compaction_while_a_message_is_forwarded_leaves_it_in_one_place(is_topic: bool, is_stored_first: bool) -> None:
-    """The source's message is copied before or behind the record that forwards it, and the broker is killed after each
-    of the steps that follow."""
-    with Rig() as rig:
-        if is_topic:
-            rig.create_topic("second")
-            rig.subscribe("all", topic="second")
-        else:
-            rig.create("second")
-        rig.create("first")
-        rig.send(b"a", path="first")
-        rig.create("orders")
-        rig.grow(3)
-        update(rig, "first", forward_to="second")
-        end = "second/Subscriptions/all" if is_topic else "second"
-
-        def meanwhile() -> None:
-            rig.namespace.tick(rig.now)
-            if is_stored_first:
-                rig.turn()
-
-        def check() -> None:
-            with rig.reopened() as again:
-                found = {path: bodies for path, bodies in where(again).items() if path != "orders"}
-                assert found in ({"first": [b"a"]}, {end: [b"a"]})
-                forward(again)
-                assert again.bodies(end) == [b"a"] and not len(again.queue("first"))
-
-        task = rig.loop.create_task(rig.journal.compact(rig.namespace.live_records))
-        meanwhile()
-        for _ in range(100):
-            rig.loop.run_until_complete(_breathe())
-            rig.turn()
-            check()
-            rig.answer()
-            check()
-            if task.done() and not rig.posted:
-                break
-        forward(rig)
-        for _ in range(4):
-            rig.compact_all()
-            check()
-
-
-async def _breathe() -> None:
-    return None
-
-
-@pytest.mark.parametrize("destination", ["second", "news"])
-def test_killed_at_every_call_to_the_disk_it_is_in_one_place(destination: str) -> None:
-    with Rig() as rig:
-        calls = len(_tell_story(rig, destination, None)) and rig.files.calls
-    for dies_at in range(calls):
-        with Rig() as rig:
-            confirmed = _tell_story(rig, destination, dies_at)
-            with rig.reopened() as again:
-                found = _all(again)
-                assert len(found) == len(set(found)) and set(confirmed) <= set(found), (dies_at, where(again))
-                again.compact_all()
-                forward(again)
-                assert where(again) == ({"second": sorted(found)} if found else {})
-                with again.reopened() as last:
-                    assert _all(last) == sorted(found)
-
-
-def _all(rig: Rig) -> list[bytes]:
-    return sorted(body for bodies in where(rig).values() for body in bodies)
-
-
-def _tell_story(rig: Rig, destination: str, dies_at: int | None) -> list[bytes]:
-    """Return what was confirmed."""
-    confirmed: list[bytes] = []
-    rig.create("second")
-    rig.create_topic()
-    rig.subscribe("all", forward_to="second")
-    first = rig.create("first", forward_to=destination)
-    rig.files.calls = 0
-    rig.files.dies_at = dies_at
-    with contextlib.suppress(MachineStopped):
-        for number in range(6):
-            body = b"%d" % number * 200
-            rig.namespace.enqueue.send(
-                first, [make(body)], rig.now, lambda refusal, body=body: refusal is None and confirmed.append(body)
-            )
-            for _ in range(4):
-                rig.run()
-                rig.namespace.tick(rig.now)
-    return confirmed
 
 
 def test_a_destination_that_is_deleted_meanwhile_takes_its_messages_with_it(pair: Rig) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from errno import EDQUOT, EIO, ENOSPC
 from typing import Any
 
 import pytest
@@ -23,7 +21,6 @@ from pairbus.broker.model.transaction import (
 )
 from pairbus.broker.refusal import Refusal
 from tests.broker.namespace_rig import DEAD, Rig, body_of, make, make_special, refused
-from tests.simulation.disk import DiskFault
 
 
 class Client:
@@ -264,49 +261,6 @@ def test_a_disk_that_refuses_undoes_all(client: Client, disk: str) -> None:
     assert rig.settle([one, two], Complete()) is None
     with rig.reopened() as again:
         assert again.bodies() == []
-
-
-DISK_FAULTS = [
-    *(DiskFault("error", call, value=number) for call in ("pwrite", "fdatasync") for number in (EIO, ENOSPC, EDQUOT)),
-    *(DiskFault("done_error", call) for call in ("pwrite", "fdatasync")),
-    *(DiskFault("short", "pwrite", value=length, count=count) for length in (0, 1, 40, 150) for count in (1, 2)),
-    DiskFault("torn_sync", "fdatasync"),
-    DiskFault("room", value=0),
-    DiskFault("room", value=60),
-    DiskFault("read_only", count=3),
-]
-
-
-@pytest.mark.parametrize("after", range(2))
-@pytest.mark.parametrize("fault", DISK_FAULTS, ids=lambda each: f"{each.kind} {each.call} {each.value:g} {each.count}")
-def test_an_error_of_the_disk_at_its_record_leaves_all_or_nothing(client: Client, fault: DiskFault, after: int) -> None:
-    """At the first call for the record and at those behind it; before and after a kill and a power cut."""
-    rig = client.rig
-    rig.create_topic()
-    rig.subscribe("all")
-    rig.send(b"completed", b"dead-lettered")
-    one, two = rig.tokens(2)
-    client.settle([one])
-    client.settle([two], DeadLetter("bad"))
-    client.send(make(b"here"), make(b"too"))
-    client.send(make(b"there"), path="others", via="orders")
-    client.send(make(b"published"), path="news", via="orders")
-    rig.files.faults = [replace(fault, at=rig.files.calls + 1 + after)]
-    answers = client.begin_commit()
-    rig.wait(1.0, times=8)
-    rig.files.faults, rig.files.capacity = [], None
-    (answer,) = answers
-    may_turn_up = answer is not None and "it may yet turn up" in answer.description
-    assert is_done(rig) == (answer is None)
-    nothing_is_left(rig)
-    killed = rig.reopened()
-    cut = rig.reopened(rig.files.power_cut())
-    for life in (killed, cut):
-        assert may_turn_up or is_done(life) == (answer is None)
-        is_done(life)
-        assert life.send(b"more") is None
-    if answer is not None:
-        assert rig.settle([one, two], Complete()) is None  # locked as before
 
 
 def is_done(rig: Rig) -> bool:

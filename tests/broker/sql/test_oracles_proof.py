@@ -1,13 +1,9 @@
-"""The evaluator against two others: SQLite's WHERE for operands of one type, and the naive one for all the rest."""
+"""The evaluator against the naive one."""
 
 from __future__ import annotations
 
-import re
-import sqlite3
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,34 +89,6 @@ def test_as_the_naive_interpreter(tree: Any, message: dict[str, Any]) -> None:
     assert found is expected or (found is False and expected is None)
 
 
-@pytest.fixture(scope="module")
-def sqlite() -> Iterator[sqlite3.Connection]:
-    connection = sqlite3.connect(":memory:")
-    connection.execute("PRAGMA case_sensitive_like = ON")
-    yield connection
-    connection.close()
-
-
 SMALL = st.integers(-9, 9)
 QUARTERS = st.integers(0, 40).map(lambda n: n / 4)
-OF_ONE_TYPE = st.one_of(
-    trees(constants(SMALL) | users("a", "b"), ("+", "-", "*"), ("a", "b"), False),
-    trees(constants(QUARTERS) | users("c"), ("+", "-", "*"), ("c",), False),
-    trees(constants(TEXTS) | users("d", "e"), (), ("d", "e"), True),
-)
-
-
 MESSAGES = st.fixed_dictionaries({}, optional={"a": SMALL, "b": SMALL, "c": QUARTERS, "d": TEXTS, "e": TEXTS})
-
-
-@settings(max_examples=300)
-@given(OF_ONE_TYPE, MESSAGES)
-def test_as_sqlite(sqlite: sqlite3.Connection, tree: Any, message: dict[str, Any]) -> None:
-    text = re.sub(r"EXISTS\((\w)\)", r"\1 IS NOT NULL", written(tree))
-    columns = ", ".join(f":{name} AS {name}" for name in NAMES)
-    row = sqlite.execute(
-        f"SELECT {text} FROM (SELECT {columns})", {name: message.get(name) for name in NAMES}
-    ).fetchone()
-    expected = None if row[0] is None else bool(row[0])
-    found = evaluate(written(tree), message)
-    assert found is expected or (found is False and expected is None)
