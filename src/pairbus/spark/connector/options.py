@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final, Literal, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Literal
 
 from pairbus import billing
 from pairbus.errors import PairbusError
@@ -33,38 +33,6 @@ APPLICATION_PROPERTIES: Final = (TEXT, JSON)
 BODIES: Final = ("binary", TEXT)
 #: How long to wait for a destination that accepts nothing.
 PATIENCE_S: Final = 300.0
-NAMES: Final = (
-    "connectionString",
-    "connectionStringEnv",
-    "fullyQualifiedNamespace",
-    "credential",
-    "entity",
-    "mode",
-    "maxMessagesPerTrigger",
-    "maxRate",
-    "fromSequenceNumber",
-    "toSequenceNumber",
-    "startingPosition",
-    "endingPosition",
-    "failOnDataLoss",
-    "pushFilters",
-    "applicationProperties",
-    "body",
-    "columns",
-    "onRefused",
-    "refusedPath",
-    "maxWaitSeconds",
-    "minPartitions",
-    "sessions",
-    "caFile",
-    "settleConnectionString",
-    "settleConnectionStringEnv",
-    "settleFullyQualifiedNamespace",
-    "settleCredential",
-    "settleCaFile",
-    "board",
-    "cause",
-)
 #: The prefix of the options that name the namespace where the rows of a lock stream are settled.
 SETTLE: Final = "settle"
 #: Options that Spark itself adds to those of a read or a write.
@@ -88,8 +56,7 @@ _NO_COLUMNS: Final = (
 )
 _NEEDS_NONE: Final = "reads by sequence number, and finds the messages of all sessions without it"
 _WHOLE: Final = "a whole number of at least 1"
-Number = TypeVar("Number", int, float)
-D = TypeVar("D", int, float, None)
+_Read = Callable[[Mapping[str, str], str], Any]
 
 
 class InvalidOption(PairbusError, ValueError):
@@ -108,33 +75,140 @@ class Address:
     cause: str = billing.SPARK
 
 
+def _listed(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(names)
+
+
+def _one_of(choices: tuple[str, ...], default: str) -> _Read:
+    known = {each.lower(): each for each in choices}
+
+    def read(given: Mapping[str, str], name: str) -> str:
+        text = given.get(name, default)
+        if text.lower() not in known:
+            raise InvalidOption(f"{name} {text!r} is not known; right are {_listed(choices)}")
+        return known[text.lower()]
+
+    return read
+
+
+def _position(default: Literal["earliest", "latest"], other: str) -> _Read:
+    def read(given: Mapping[str, str], name: str) -> Position | None:
+        text = _text(given, name)
+        if text is None:
+            return None
+        if other in given:
+            raise InvalidOption(
+                f"{name} and {other} exclude each other; {other} is for all entities, {name} says which"
+            )
+        try:
+            position = parse_position(name, text, default, (EARLIEST, LATEST))
+        except ValueError as error:
+            raise InvalidOption(str(error)) from None
+        return None if position == Position(default) else position
+
+    return read
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise InvalidOption(f"{name} is true or false, not {given[name]!r}")
+    return text == "true"
+
+
+def _above_0(kind: Callable[[str], float], what: str, default: float | None) -> _Read:
+    def read(given: Mapping[str, str], name: str) -> float | None:
+        text = given.get(name)
+        if text is None:
+            return default
+        try:
+            number = kind(text)
+        except ValueError:
+            number = 0
+        if not 0 < number < float("inf"):
+            raise InvalidOption(f"{name} is {what}, not {text!r}")
+        return number
+
+    return read
+
+
+def _text(given: Mapping[str, str], name: str) -> str | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not text.strip():
+        raise InvalidOption(f"{name} is empty")
+    return text.strip()
+
+
+def _names(given: Mapping[str, str], name: str) -> tuple[str, ...] | None:
+    text = _text(given, name)
+    if text is None:
+        return None
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names):
+        raise InvalidOption(f"{name} {text!r} has an empty place in its list")
+    return names
+
+
+def _partitions_min(given: Mapping[str, str], name: str) -> int:
+    found: int = _above_0(int, _WHOLE, 1)(given, name)
+    if found > PARTITIONS_MAX:
+        raise InvalidOption(f"{name} is at most {PARTITIONS_MAX}, not {found}: each is a task with a receiver")
+    return found
+
+
+def _option(name: str, read: _Read) -> Any:
+    return field(metadata={"option": name, "read": read})
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectorOptions:
+    """The options but for those of the two namespaces, a row each."""
+
     address: Address
-    entity: str | None
-    mode: str
-    messages_per_trigger_max: int
-    rate_max: float | None
-    first_sequence: int
-    last_sequence: int
-    #: None: from the first message on, up to the last.
-    starting: Position | None
-    ending: Position | None
-    fails_on_data_loss: bool
-    push_filters: bool
-    typed_properties: bool
-    text_body: bool
-    #: The columns that are produced; None for all.
-    columns: tuple[str, ...] | None
     settle: Address | None
-    on_refused: str
-    refused_path: str | None
-    patience_s: float
-    partitions_min: int
+    entity: str | None = _option("entity", _text)
+    mode: str = _option("mode", _one_of(MODES, "peek"))
+    messages_per_trigger_max: int = _option("maxMessagesPerTrigger", _above_0(int, _WHOLE, MESSAGES_PER_TRIGGER))
+    rate_max: float | None = _option("maxRate", _above_0(float, "a number of messages a second above 0", None))
+    first_sequence: int = _option("fromSequenceNumber", _above_0(int, _WHOLE, 1))
+    last_sequence: int = _option("toSequenceNumber", _above_0(int, _WHOLE, SEQUENCE_MAX))
+    #: None: from the first message on, up to the last.
+    starting: Position | None = _option("startingPosition", _position(EARLIEST, "fromSequenceNumber"))  # noqa: RUF009
+    ending: Position | None = _option("endingPosition", _position(LATEST, "toSequenceNumber"))  # noqa: RUF009
+    fails_on_data_loss: bool = _option("failOnDataLoss", _flag)
+    push_filters: bool = _option("pushFilters", _flag)
+    application_properties: str = _option("applicationProperties", _one_of(APPLICATION_PROPERTIES, TEXT))
+    body: str = _option("body", _one_of(BODIES, "binary"))
+    #: The columns that are produced; None for all.
+    columns: tuple[str, ...] | None = _option("columns", _names)
+    on_refused: str = _option("onRefused", _one_of(ON_REFUSED, FAIL))
+    refused_path: str | None = _option("refusedPath", _text)
+    patience_s: float = _option("maxWaitSeconds", _above_0(float, "a number of seconds above 0", PATIENCE_S))
+    partitions_min: int = _option("minPartitions", _partitions_min)
     #: Of a lock stream: whether its entities have sessions.
-    sessions: bool
-    #: The folder in which the processes of a syphon on Spark, or of a pipeline, exchange their progress.
-    mailbox: str | None
+    sessions: bool = _option("sessions", _flag)
+    #: The folder in which the processes of a syphon on Spark, or of a pipeline, tell each other how it goes.
+    mailbox: str | None = _option("board", _text)
+
+
+_ROWS: Final = [each for each in fields(ConnectorOptions) if each.metadata]
+
+
+def _prefixed(prefix: str, name: str) -> str:
+    return prefix + name[0].upper() + name[1:] if prefix else name
+
+
+_OF_ADDRESS: Final = (*_WAYS, "credential", "caFile")
+NAMES: Final = (
+    *_OF_ADDRESS[:-1],
+    *(each.metadata["option"] for each in _ROWS[:-1]),
+    "caFile",
+    *(_prefixed(SETTLE, name) for name in _OF_ADDRESS),
+    "board",
+    "cause",
+)
 
 
 def as_options(address: Address) -> dict[str, str]:
@@ -157,10 +231,6 @@ def _way_to(address: Address, prefix: str) -> dict[str, str]:
     return {_prefixed(prefix, name): value for name, value in found.items()}
 
 
-def _prefixed(prefix: str, name: str) -> str:
-    return prefix + name[0].upper() + name[1:] if prefix else name
-
-
 def parse(options: Mapping[str, str], environ: Mapping[str, str]) -> ConnectorOptions:
     """Return the options with their types and defaults. Raises InvalidOption."""
     known = {name.lower(): name for name in NAMES}
@@ -172,42 +242,22 @@ def parse(options: Mapping[str, str], environ: Mapping[str, str]) -> ConnectorOp
             raise InvalidOption(
                 f"the servicebus source has no option {name!r}{_near(name)}; right are {_listed(NAMES)}"
             )
-    on_refused = _one_of(given, "onRefused", ON_REFUSED, FAIL)
-    settle, refused_path = _settle(given, environ), _text(given, "refusedPath")
-    if refused_path is not None and on_refused == FAIL:
+    found = ConnectorOptions(
+        _address(given, environ),
+        _settle(given, environ),
+        **{each.name: each.metadata["read"](given, each.metadata["option"]) for each in _ROWS},
+    )
+    if found.refused_path is not None and found.on_refused == FAIL:
         raise InvalidOption("refusedPath collects rows that are refused; it goes with onRefused skip or deadLetter")
-    if on_refused == DEAD_LETTER and settle is None and refused_path is None:
+    if found.on_refused == DEAD_LETTER and found.settle is None and found.refused_path is None:
         raise InvalidOption(
             "onRefused deadLetter is for rows of a lock stream, and needs settleConnectionString or one of its kind; "
             "rows of other kinds are collected by refusedPath"
         )
-    first = _above_0(given, "fromSequenceNumber", int, _WHOLE, 1)
-    last = _above_0(given, "toSequenceNumber", int, _WHOLE, SEQUENCE_MAX)
+    first, last = found.first_sequence, found.last_sequence
     if first > last:
         raise InvalidOption(f"fromSequenceNumber {first} is above toSequenceNumber {last}: there is nothing between")
-    return ConnectorOptions(
-        address=_address(given, environ),
-        entity=_text(given, "entity"),
-        mode=_one_of(given, "mode", MODES, "peek"),
-        messages_per_trigger_max=_above_0(given, "maxMessagesPerTrigger", int, _WHOLE, MESSAGES_PER_TRIGGER),
-        rate_max=_above_0(given, "maxRate", float, "a number of messages a second above 0", None),
-        first_sequence=first,
-        last_sequence=last,
-        starting=_position(given, "startingPosition", EARLIEST, "fromSequenceNumber"),
-        ending=_position(given, "endingPosition", LATEST, "toSequenceNumber"),
-        fails_on_data_loss=_flag(given, "failOnDataLoss"),
-        push_filters=_flag(given, "pushFilters"),
-        typed_properties=_one_of(given, "applicationProperties", APPLICATION_PROPERTIES, TEXT) == JSON,
-        text_body=_one_of(given, "body", BODIES, "binary") == TEXT,
-        columns=_names(given, "columns"),
-        settle=settle,
-        on_refused=on_refused,
-        refused_path=refused_path,
-        patience_s=_above_0(given, "maxWaitSeconds", float, "a number of seconds above 0", PATIENCE_S),
-        partitions_min=_partitions_min(given),
-        sessions=_flag(given, "sessions"),
-        mailbox=_text(given, "board"),
-    )
+    return found
 
 
 def options_of_table(options: Mapping[str, str]) -> dict[str, str] | None:
@@ -278,10 +328,7 @@ def wanted_entity(options: ConnectorOptions) -> str:
 
 
 def _address(given: Mapping[str, str], environ: Mapping[str, str], prefix: str = "") -> Address:
-    text, variable, host, credential_name, trusted = (
-        _prefixed(prefix, name)
-        for name in ("connectionString", "connectionStringEnv", "fullyQualifiedNamespace", "credential", "caFile")
-    )
+    text, variable, host, credential_name, trusted = (_prefixed(prefix, name) for name in _OF_ADDRESS)
     ways = [name for name in (text, variable, host) if name in given]
     if len(ways) != 1:
         found = f"{_listed(ways)} exclude each other" if ways else "none of them was given"
@@ -299,7 +346,7 @@ def _address(given: Mapping[str, str], environ: Mapping[str, str], prefix: str =
         _text(given, host),
         credential,
         _text(given, trusted),
-        _one_of(given, "cause", billing.CAUSES, billing.SPARK),
+        _one_of(billing.CAUSES, billing.SPARK)(given, "cause"),
     )
 
 
@@ -319,80 +366,7 @@ def _connection_string(given: Mapping[str, str], environ: Mapping[str, str], nam
     return environ[variable]
 
 
-def _one_of(given: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:
-    text = given.get(name, default)
-    found = {each.lower(): each for each in choices}.get(text.lower())
-    if found is None:
-        raise InvalidOption(f"{name} {text!r} is not known; right are {_listed(choices)}")
-    return found
-
-
-def _position(
-    given: Mapping[str, str], name: str, default: Literal["earliest", "latest"], other: str
-) -> Position | None:
-    text = _text(given, name)
-    if text is None:
-        return None
-    if other in given:
-        raise InvalidOption(f"{name} and {other} exclude each other; {other} is for all entities, {name} says which")
-    try:
-        position = parse_position(name, text, default, (EARLIEST, LATEST))
-    except ValueError as error:
-        raise InvalidOption(str(error)) from None
-    return None if position == Position(default) else position
-
-
-def _flag(given: Mapping[str, str], name: str) -> bool:
-    text = given.get(name, "false").lower()
-    if text not in ("true", "false"):
-        raise InvalidOption(f"{name} is true or false, not {given[name]!r}")
-    return text == "true"
-
-
-def _above_0(given: Mapping[str, str], name: str, read: Callable[[str], Number], what: str, default: D) -> Number | D:
-    text = given.get(name)
-    if text is None:
-        return default
-    try:
-        number = read(text)
-    except ValueError:
-        number = read("0")
-    if not 0 < number < float("inf"):
-        raise InvalidOption(f"{name} is {what}, not {text!r}")
-    return number
-
-
-def _text(given: Mapping[str, str], name: str) -> str | None:
-    text = given.get(name)
-    if text is None:
-        return None
-    if not text.strip():
-        raise InvalidOption(f"{name} is empty")
-    return text.strip()
-
-
-def _names(given: Mapping[str, str], name: str) -> tuple[str, ...] | None:
-    text = _text(given, name)
-    if text is None:
-        return None
-    names = tuple(part.strip() for part in text.split(","))
-    if not all(names):
-        raise InvalidOption(f"{name} {text!r} has an empty place in its list")
-    return names
-
-
-def _partitions_min(given: Mapping[str, str]) -> int:
-    found = _above_0(given, "minPartitions", int, _WHOLE, 1)
-    if found > PARTITIONS_MAX:
-        raise InvalidOption(f"minPartitions is at most {PARTITIONS_MAX}, not {found}: each is a task with a receiver")
-    return found
-
-
 def _near(name: str) -> str:
     lower = {known.lower(): known for known in NAMES}
     found = difflib.get_close_matches(name.lower(), lower, 1)
     return f" (did you mean {lower[found[0]]}?)" if found else ""
-
-
-def _listed(names: tuple[str, ...] | list[str]) -> str:
-    return ", ".join(names)

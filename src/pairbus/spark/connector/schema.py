@@ -52,7 +52,7 @@ from pairbus.amqp.types import Byte, Float, Int, Short, Symbol, Timestamp
 from pairbus.pairing.backlog.aliases import sent_anew
 
 from .entities import without_dead_letters
-from .options import ConnectorOptions, InvalidOption
+from .options import JSON, TEXT, ConnectorOptions, InvalidOption
 from .values.property_json import from_json, to_json
 from .values.row_ids import RowIds
 
@@ -99,8 +99,8 @@ COLUMNS: Final = {**_OF_THE_MESSAGE, **_OF_THE_BROKER}
 
 def columns_of(options: ConnectorOptions) -> Columns:
     """Return the columns that a read or a stream produces. Raises InvalidOption for names that there are not."""
-    texts = {"application_properties": options.typed_properties, "body": options.text_body}
-    kinds = {name: _TEXT if texts.get(name) else kind for name, kind in COLUMNS.items()}
+    is_text = {"application_properties": options.application_properties == JSON, "body": options.body == TEXT}
+    kinds = {name: _TEXT if is_text.get(name) else kind for name, kind in COLUMNS.items()}
     names = [_BY_LOWER.get(name.lower(), name) for name in options.columns or kinds]
     for name in names:
         if name not in kinds:
