@@ -85,7 +85,7 @@ _LEDGER_FLUSH_S = 0.2
 _STALL_WITH_STANDBY_S = 2.0
 #: How often a request that a fault leaves unanswered looks whether the fault has ended.
 _SILENCE_S = 0.1
-# Looked at in one step where links are to be detached.
+# How many links are checked in one step when some are to be detached.
 _LINKS = 100
 _CLOSED = Refusal(conditions.CONNECTION_FORCED, "the broker is shutting down")
 
@@ -166,7 +166,7 @@ class NamespaceServer:
 
     @property
     def storage_bytes(self) -> int:
-        """What its journal takes on disk."""
+        """The size of its journal on disk."""
         return sum(each.size for each in self._journal.segments())
 
     @property
@@ -263,7 +263,7 @@ class NamespaceServer:
         self._broker.start_journal(journal)
 
     async def stop(self) -> None:
-        """Stop in the reverse order of starting: accept nobody, close the connections, sync the journal."""
+        """Stop in the reverse order of starting: accept no more connections, close them, sync the journal."""
         for timer in (self._timer, self._fault_timer, self._forwarding):
             if timer is not None:
                 timer.cancel()
@@ -276,7 +276,7 @@ class NamespaceServer:
         await inventory.write_left(self.namespace, ledger, self.clock, self._broker.closing_s)
 
     def write_inventory(self, done: Listed) -> None:
-        """Write what the namespace holds into the ledger while the broker goes on; `done` gets how many messages."""
+        """Write the messages of the namespace into the ledger while the broker goes on; `done` gets their number."""
         ledger = self.recorder.ledger
         if ledger is None:
             done(f"namespace {self.name!r} keeps no ledger; start the broker with --ledger")
@@ -336,7 +336,7 @@ class NamespaceServer:
             self.namespace.slices.run(lambda: self.recorder.merge_deleted(self._exists))
         try:
             deadline = self.namespace.tick(now)
-        except Exception as error:  # one entity's trouble must not stop the time of all others
+        except Exception as error:  # one entity's failure must not stop the timers of all others
             text = f"{self.name}: what is due could not all be done; it is tried again in a second"
             self.loop.call_exception_handler({"message": text, "exception": error})
             deadline = None
@@ -570,7 +570,7 @@ class Broker:
         self.slices = self.make_slices()
         self.runs = Runs(asyncio.get_running_loop())
         self.loop_turns = LoopTurns()
-        #: What the connections of all namespaces that have put no token may use.
+        #: The quota of all namespaces' connections without a token.
         self.unauthenticated = UnauthenticatedQuota()
         self.certificates: certificates.Certificates
         self._control: ControlServer | None = None
@@ -579,7 +579,7 @@ class Broker:
     def __repr__(self) -> str:
         return f"<Broker {self.data}: {', '.join(self.namespaces) or 'no namespaces'}>"
 
-    # What it takes from the machine that it runs on; tests/simulation has a simulated one.
+    # The interface to the machine that it runs on; tests/simulation has a simulated one.
 
     def make_slices(self) -> Slices:
         """Return what runs long work on this loop."""
@@ -631,7 +631,7 @@ class Broker:
         return await asyncio.to_thread(work)
 
     async def write_diagnostics(self, path: Path, data: bytes) -> None:
-        """Write what was inconsistent when a node failed. Raises OSError."""
+        """Write the inconsistencies that were found when a node failed. Raises OSError."""
         await asyncio.to_thread(write_bounded, path, data)
 
     def faults(self, name: str) -> Faults:

@@ -25,11 +25,11 @@ _COLLECT_BLOCKS_MAX = 50_000
 
 
 class CommandError(PairbusError):
-    """The broker's answer to a command was no; the message is the line that the user sees."""
+    """The broker refused a command; the message is the line that the user sees."""
 
 
 def _check_namespaces(_context: click.Context, _parameter: click.Parameter, specs: tuple[str, ...]) -> tuple[str, ...]:
-    # Here and below: what one command needs, the others and `--help` do not pay for (tests/test_packaging.py).
+    # Imported here and below so that other commands and `--help` don't have to (tests/test_packaging.py).
     from pairbus.broker.config.plan import parse_namespace
 
     try:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FAILED: Final = 1
 INTERRUPTED: Final = 130
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-#: What a drill leaves in its folder: an earlier one's is replaced, another's is not.
+#: The files of a drill in its folder: an earlier drill's are replaced, other files are not.
 RESULT: Final = "result.json"
 REPORT: Final = "report.html"
 LEAVES: Final = (RESULT, REPORT, "timeline.txt", "ledger", "log")

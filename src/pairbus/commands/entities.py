@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from pairbus.wire.sync import Receiver, Sender, WireClient
 
 DEAD_LETTERS: Final = "$DeadLetterQueue"
-#: Asked for, or under way, at once.
+#: How many messages are asked for, or sent, at once.
 PEEK_COUNT: Final = 250
 SEND_COUNT: Final = 500
 PURGE_COUNT: Final = 500
-#: An entity that gives nothing for so long is empty.
+#: An entity that delivers nothing for this long is empty.
 EMPTY_S: Final = 2.0
 #: Of the messages that a purge left, so many are looked at to say why.
 LEFT_MAX: Final = 1000

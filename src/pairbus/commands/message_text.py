@@ -156,7 +156,7 @@ def iso(now: float) -> str:
 
 
 HEADINGS: Final = ("SEQUENCE", "ENQUEUED", "STATE", "ID", "SESSION", "BYTES", "BODY")
-#: What every message has; a column of nothing else can go where room is short.
+#: Values that every message has; a column with only these can be dropped if space is short.
 _USUAL: Final = {"STATE": "active", "SESSION": "-"}
 _NUMBERS: Final = ("SEQUENCE", "BYTES")
 #: So much a terminal's line keeps for the body, and of an id that has to be cut.

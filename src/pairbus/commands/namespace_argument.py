@@ -20,10 +20,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 SOURCES = "A connection string, @FILE, env:NAME (a variable), - (stdin), or a host name (then DefaultAzureCredential)."
 _WANTED = f"{SOURCES[0].lower()}{SOURCES[1:-1]} is wanted"
-#: What stands in for an option. An argument, and the options of other commands, have no such thing.
+#: The environment variables that replace an option. Arguments, and the options of other commands, have none.
 VARIABLES = {"--primary": "PAIRBUS_PRIMARY", "--secondary": "PAIRBUS_SECONDARY"}
 _TYPED = "the command line"
-#: How the name of an environment variable begins that holds the namespace.
+#: The prefix of an argument that names an environment variable with the namespace.
 _ENV = "env:"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
@@ -67,13 +67,13 @@ def _default_credential() -> Any:
         raise click.ClickException(
             "a host name is reached with DefaultAzureCredential: install pairbus[identity], or give a connection string"
         ) from None
-    # What it tried and found missing goes to the log, of which nobody asked to hear: the error says it in a line.
+    # Its log of what it tried is silenced: the error says it in a line.
     logging.getLogger("azure").addHandler(logging.NullHandler())
     return DefaultAzureCredential()
 
 
 def parse(text: str, option: str, *, from_command_line: bool = True) -> NamespaceArgument:
-    """Return the namespace; raise click.UsageError, which shows nothing of what may be a secret."""
+    """Return the namespace; raise click.UsageError, which never shows a possible secret."""
     from pairbus.connection_string import ConnectionString, ConnectionStringError
 
     text = text.strip()

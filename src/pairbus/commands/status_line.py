@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-#: How often a log hears of work whose progress nobody watches.
+#: How often a log gets a line about work that nobody watches.
 LOG_EVERY_S: Final = 10.0
 _shown = 0  # how wide what stands there is
 _next_start_line = 0.0  # of Spark's start, in seconds after it began
@@ -35,7 +35,7 @@ def end() -> None:
 
 
 def clear() -> None:
-    """Remove what is shown."""
+    """Remove the shown text."""
     global _shown
     if _shown:
         click.echo("\r" + " " * _shown + "\r", nl=False, err=True)

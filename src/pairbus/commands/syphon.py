@@ -37,7 +37,7 @@ UNAVAILABLE: Final = 3
 PAST_A_LIMIT: Final = 4
 INTERRUPTED: Final = 130
 COUNT: Final = 10
-#: How often progress is told: to a person at a terminal, to a log, as JSON.
+#: How often progress is reported: to a terminal, to a log, as JSON.
 SHOW_S: Final = {"terminal": 0.5, "log": 10.0, "json": 1.0}
 #: `backlog` counts the destinations of so many messages of each queue.
 PEEKED_MAX: Final = 10_000
@@ -169,7 +169,7 @@ def syphon(
     def engine_for(depth: int | None) -> Callable[..., Any]:
         return _maker_of(resolve(engine, only_spark, lambda: depth))
 
-    if engine != "auto":  # what is missing for it is said before anything is asked
+    if engine != "auto":  # a missing package is reported before anything is asked
         engine_for(None)
     source = _Backlog(secondary, ca_file, _name(primary, primary_name), count, orphans)
     run_and_exit(lambda: _move_home(source, primary, engine_for, ledger, settings, as_json))

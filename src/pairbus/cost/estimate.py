@@ -43,7 +43,7 @@ OUTAGE_TERMS: Final = ("backlog-sends", "backlog-receives", "home-sends", "home-
 
 
 class InvalidScenario(PairbusError, ValueError):
-    """A scenario for which there is no estimate."""
+    """Raised for a scenario that can't be estimated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class Scenario:
 
     @property
     def diverted_s(self) -> float:
-        """From the first failure to the ping that succeeds; no longer than the period."""
+        """Seconds from the first failure to the ping that succeeds; no longer than the period."""
         if not self.fails_over:
             return 0.0
         return min(self.hours * 3600, self.failover_interval_s + self.ping_rounds * self.ping_interval_s)
@@ -186,7 +186,7 @@ class Estimate:
 
     @property
     def outage_money(self) -> float:
-        """What the outage brings; of it two operations a message would have been due without one, too."""
+        """The cost of the outage; two operations per message of it would have been due without one."""
         return math.fsum(term.money for term in self.terms if term.name in OUTAGE_TERMS)
 
     @property

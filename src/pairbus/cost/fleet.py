@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 TIER_CREDITS: Final[dict[str, int | None]] = {"basic": 1000, "standard": 1000, "premium": None}
 #: A message is sent to the primary and received from there.
 CREDITS_AT_PRIMARY: Final = 2
-#: Of the rate that was refused as busy, what the syphon keeps to; the rest is left to live traffic.
+#: The share of the refused rate that the syphon keeps to; the rest is left to live traffic.
 SYPHON_SHARE: Final = 0.8
 GB: Final = 1024**3
 
 
 @dataclass(frozen=True, slots=True)
 class FleetLoad:
-    """What a fleet does in an outage and after it."""
+    """The load of a fleet in an outage and after it."""
 
     #: Credits a second of each namespace; None: no number is known.
     credits: int | None
     #: Of all clients while they are failed over, spread over the ping interval.
     pings_per_s: float
-    #: What live traffic takes of the primary's credits.
+    #: The primary's credits that live traffic takes.
     live_credits: float
     backlog_gb: float
     #: Messages a second that come home; None: nothing known limits it.

@@ -10,7 +10,7 @@ from pairbus.pairing.backlog import backlog_queues
 
 from .plan import PRIMARY, SECONDARY, SUBSCRIPTION, DrillPlan
 
-#: What the outage caught in a receiver's hands comes again when its lock ends: within the drill.
+#: Messages that the outage interrupted at a receiver come again when their locks end: within the drill.
 LOCK_S: Final = 10
 _BACKLOG: Final = {
     name: value for name, value in backlog_queues.QUEUE_PROPERTIES.items() if value != backlog_queues.UNLIMITED

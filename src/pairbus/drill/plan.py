@@ -35,7 +35,7 @@ Engine = Literal["spark", "in-process"]
 
 
 class InvalidDrill(PairbusError, ValueError):
-    """A drill that can't be held as asked for."""
+    """Raised for a drill that can't be carried out as requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ DRILL_FAULTS: Final[dict[str, DrillFault]] = {
     ),
     "kill": DrillFault("is killed (kill -9)", ends="runs again, on the same data"),
 }
-#: Faults of the broker's that a drill can't be about.
+#: Faults of the broker that a drill can't use.
 NOT_SENDS: Final = ("no-receive", "no-manage")
 
 

@@ -1,4 +1,4 @@
-"""What a syphon is to do: made once by what starts it, and read by the engine that runs it."""
+"""Defines the settings of a syphon: created once by the code that starts it, and read by its engine."""
 
 from __future__ import annotations
 

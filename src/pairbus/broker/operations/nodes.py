@@ -18,7 +18,7 @@ NODES_MAX: Final = 64
 
 @lru_cache(maxsize=20_000)
 def _order(key: str, count: int) -> tuple[int, ...]:
-    """Return the nodes in the order in which an entity is on them."""
+    """Return the nodes in the order in which an entity uses them."""
     return tuple(sorted(range(count), key=lambda node: blake2b(f"{node} {key}".encode(), digest_size=8).digest()))
 
 
@@ -58,6 +58,7 @@ class Nodes:
             self._moves[key] = self._moves.get(key, 0) + 1
 
     def forget_others(self, names: Iterable[str]) -> None:
-        """Forget the moves of all but these: entities that are deleted begin anew under their names."""
+        """Forget the moves of all except these: after a deletion a new entity of the same name starts from its first
+        node."""
         known = {name.lower() for name in names}
         self._moves = {key: moves for key, moves in self._moves.items() if key in known}

@@ -54,7 +54,7 @@ class PublishOperations:
         now: float,
         numbered: bool,
     ) -> PublishRecord:
-        """Lay out at once what a topic stores of few messages."""
+        """Lay out at once the record of a few messages to a topic."""
         record = PublishRecord(topic, rules, self._store.new_token)
         for content, payload in zip(contents, payloads, strict=True):
             work = record.add_sent(content, payload, now, numbered)
@@ -73,8 +73,8 @@ class PublishOperations:
         staged: Staged,
         partitions: Sequence[int] = (),
     ) -> Generator[None, None, PublishRecord]:
-        """Lay out what a topic stores of many messages. They go to these partitions, or all to the one that the topic
-        was turned to."""
+        """Lay out the record of many messages to a topic in slices. They go to these partitions, or all to the one that
+        the topic was turned to."""
         while True:
             record = PublishRecord(topic, rules, self._store.new_token)
             record.begin()
@@ -94,7 +94,7 @@ class PublishOperations:
             staged.hold(-held)
 
     def reporting_unmatched(self, topic: Topic, record: PublishRecord, payloads: Sequence[bytes], done: Done) -> Done:
-        """Return a `done` that also reports what no subscription takes, where a ledger is kept."""
+        """Return a `done` that also reports messages that no subscription takes, if a ledger is kept."""
         if not record.unmatched or self._store.observer is None:
             return done
         return partial(
@@ -167,7 +167,7 @@ class PublishOperations:
         count = 0
         publications.reverse()
         while publications:
-            # Let go one by one: to free all that a large batch became takes longer than a turn may.
+            # Released one by one: freeing a whole large batch at once would take longer than a turn may.
             copies, content_offset, nbytes = publications.pop()
             account = topic.account
             if topic.partitions is not None and copies:
@@ -208,7 +208,7 @@ class PublishOperations:
     # ---- scheduled messages whose time has come
 
     def publish_due(self, topic: Topic, now: float) -> None:
-        """Begin to publish what is due, unless that is under way."""
+        """Begin to publish messages that are due, unless that is in progress."""
         if topic.is_publishing_due or topic.active.schedule.deadline() > now:
             return
         work = self._publishing_due(topic, now)

@@ -29,13 +29,13 @@ from pairbus.broker.refusal import Refusal
 ENTITIES_MAX: Final = 10_000
 #: The service's entities have whole gigabytes: 1 to 5, and up to 80 in Premium and where they are partitioned.
 SIZE_STEP_MB: Final = 1024
-#: What only this broker takes, so that a test can fill a queue.
+#: A size that only this broker accepts, so that a test can fill a queue.
 SIZE_FOR_TESTS_MB: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quotas:
-    """What a namespace may have. `sku` is what it is called where a client asks for its properties."""
+    """The quotas of a namespace. `sku` is its name when a client asks for the namespace's properties."""
 
     sku: str = "Standard"
     entities: int = ENTITIES_MAX
@@ -43,7 +43,7 @@ class Quotas:
     connections: int = 5_000
     size_mb: int = SIZE_MB_MAX
     message_size_kb: int = MESSAGE_SIZE_KB_MAX
-    #: Of a topic; true and false filters count as neither.
+    #: Per topic; true and false filters count as neither.
     sql_filters: int = SQL_FILTERS_MAX
     correlation_filters: int = CORRELATION_FILTERS_MAX
     #: Sent in one transaction, and settled in one.
@@ -52,7 +52,7 @@ class Quotas:
     has_all_features: bool = True
 
     def lacks(self, wanted: str) -> str:
-        """Return what is said of features that the tier has not."""
+        """Return the refusal for a feature that the tier doesn't have."""
         return f"{wanted} are not there in the tier {self.sku}; take Standard or Premium"
 
     def refuses_description(self, description: Description) -> Refusal | None:

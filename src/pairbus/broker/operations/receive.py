@@ -118,7 +118,7 @@ class ReceiveOperations:
     def give_back(
         self, queue: MessageQueue, messages: Sequence[Message], now: float, session: SessionLock | None = None
     ) -> None:
-        """Return messages that were acquired and that nobody got: that counts as no delivery."""
+        """Return messages that were acquired but not delivered: that doesn't count as a delivery."""
         tokens = [message.lock_token for message in messages if message.lock_token is not None]
         if tokens:
             self._settlement.settle(queue, tokens, _RELEASE, now, nobody, session=session)
@@ -209,7 +209,7 @@ class ReceiveOperations:
             )
             return payload if changes is None else with_changes(payload, changes)
         except _UNREADABLE:
-            # it can be received, moved and removed like any other, and takes no connection with it
+            # it can be received, moved and removed like any other, and doesn't break a connection
             return rendered(count, number, enqueued_at, locked_until, content, state, token, is_peeked)
 
     def peek(

@@ -35,7 +35,7 @@ from .quotas import Quotas
 PartitionsDown = Callable[[str], tuple[frozenset[int], frozenset[int]]]
 _DEAD_LETTERS_TO: Final = "ForwardDeadLetteredMessagesTo"
 
-#: Messages that were late, in one go.
+#: How many late messages are released at once.
 _RELEASED: Final = 100
 
 
@@ -58,7 +58,7 @@ class Registry:
         #: Called for an entity that was described or restored, and for one that leaves memory.
         self.on_watched: Callable[[QueueEntity], None] = _ignore
         self.on_forgotten: Callable[[QueueEntity], None] = _ignore
-        #: Entities that time is watched for: they forget message ids, or are deleted when nobody uses them.
+        #: Entities with deadlines: they forget message ids, or are deleted when nobody uses them.
         self.aging: dict[int, QueueEntity] = {}
         self._partitions_down: PartitionsDown | None = None
         self._holds_back = False
@@ -66,7 +66,7 @@ class Registry:
         self._claimed: set[str] = set()
 
     def restore(self, entities: Iterable[QueueEntity], now: float) -> None:
-        """Enter the entities that replay has found."""
+        """Add the entities that replay has found."""
         for entity in entities:
             self._store.by_id[entity.id] = entity
             entity.accessed_at = now
@@ -103,7 +103,8 @@ class Registry:
         return None if found is None else found.subscriptions.get(name.lower())
 
     def transfer_queue(self, owner: QueueEntity) -> TransferQueue:
-        """Return what holds the transfer dead letters of an entity. Its record is written with the first of them."""
+        """Return the entity that holds the transfer dead letters of an entity. Its record is written with the first of
+        them."""
         if owner.transfer is None:
             live_records = self._store.live_records
             transfer = TransferQueue(live_records.next_id, owner.id)
@@ -122,7 +123,7 @@ class Registry:
             self._set_down(entity)
 
     def set_late(self, *, holds_back: bool, releases: bool) -> None:
-        """Keep what comes from now on from receivers (`holds_back`), and release what was kept from them."""
+        """Hold messages that arrive from now on back from receivers (`holds_back`), and release those held before."""
         if holds_back != self._holds_back:
             self._holds_back = holds_back
             for entity in list(self._store.by_id.values()):
@@ -228,7 +229,7 @@ class Registry:
     # ---- any entity
 
     def delete(self, entity: QueueEntity | None, name: str, done: Done) -> None:
-        """Delete what was found under a name, with all that belongs to it."""
+        """Delete the entity that was found under a name, with everything that belongs to it."""
         if entity is None or entity.deleting:
             done(unavailable(entity, name))
             return

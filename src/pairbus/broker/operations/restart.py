@@ -31,7 +31,7 @@ from .transactions import TransactionOperations
 #: How soon what the disk refused to write, or what still enters its queues, is looked at again.
 _UNWRITTEN_S: Final = 0.1
 
-#: Does work that takes long, with what nobody else changes meanwhile.
+#: Does long work with data that nobody else changes meanwhile.
 Aside = Callable[[Callable[[], None]], Awaitable[None]]
 
 
@@ -40,7 +40,7 @@ class RestartFailed(JournalError):
 
 
 class Rebuilt:
-    """Entities of a namespace, as they are in memory and as the journal says."""
+    """Entities of a namespace, as they are in memory and in the journal."""
 
     __slots__ = ("by_id", "held", "old")
 
@@ -51,7 +51,7 @@ class Rebuilt:
         self.held: dict[int, int] = {}
 
     def finish(self, replay: PartialReplay) -> None:
-        """Take what a replay has found. Raises RestartFailed if a queue or topic is missing."""
+        """Take the entities that a replay has found. Raises RestartFailed if a queue or topic is missing."""
         self.by_id = replay.finish().entities
         owners = [entity for entity in self.old if not isinstance(entity, Subscription | TransferQueue)]
         missing = [entity.name for entity in owners if entity.id not in self.by_id]
@@ -61,7 +61,7 @@ class Rebuilt:
 
 
 class RestartOperations:
-    """Suspends entities, rebuilds them from the journal and puts them in the place of the old ones."""
+    """Suspends entities, rebuilds them from the journal and replaces the old ones."""
 
     def __init__(self, store: Store, registry: Registry, transactions: TransactionOperations) -> None:
         self._store = store
@@ -70,7 +70,7 @@ class RestartOperations:
         self._transactions = transactions
 
     def suspend(self, entities: Sequence[QueueEntity], refusal: Refusal) -> None:
-        """Refuse everything that is asked of these entities, and roll back the transactions that they are part of."""
+        """Refuse all requests to these entities, and roll back the transactions that they are part of."""
         for entity in entities:
             entity.suspend(refusal)
         for transaction in self._store.transactions.concerning(entities):

@@ -43,7 +43,7 @@ class SessionAccess:
         if refusal is not None or sessions is None:
             return refusal
         queue.entity.accessed_at = now
-        # Its time may be over though nobody has looked yet.
+        # Its time may be over although that was not noticed yet.
         if sessions.deadline() <= now:
             self._settlement.expire_locks(queue, now)
         if queue.lifetimes.next <= now and not self._settlement.clear_overdue(queue, now) and session_id is None:

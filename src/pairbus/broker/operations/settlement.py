@@ -98,7 +98,7 @@ class SettlementOperations:
             self._update_messages(queue, changes, finish)
 
     def refuses_to_settle(self, queue: MessageQueue, outcome: Outcome) -> Refusal | None:
-        """Return why no message of the queue can be settled so, if none can; their locks stay."""
+        """Return why no message of the queue can be settled in this way, if none can; their locks stay."""
         if queue.entity.deleting:
             return unavailable(queue.entity, queue.path)
         if queue.is_dead_letter and isinstance(outcome, DeadLetter):
@@ -107,7 +107,7 @@ class SettlementOperations:
         return None
 
     def _failed(self, queue: MessageQueue, message: Message, outcome: Abandon | Defer | DeadLetter) -> Change:
-        """Return what a message will be once it is abandoned, deferred or dead-lettered."""
+        """Return the state of a message once it is abandoned, deferred or dead-lettered."""
         count = message.delivery_count + 1
         is_dead = queue.is_dead_letter
         place = place_of(message, is_dead)
@@ -186,7 +186,7 @@ class SettlementOperations:
     def remove(
         self, queue: MessageQueue, messages: list[Message], lazy: bool, finish: Done, again: bool = False
     ) -> None:
-        """Write that messages which are being settled are removed."""
+        """Write the removal of messages that are being settled."""
         payload = records.pack_remove(queue.entity.id, [message.sequence_number for message in messages])
 
         def written(error: JournalError | None, segment: int, offset: int) -> None:
@@ -221,7 +221,7 @@ class SettlementOperations:
                 queue.remove(message)
                 self._store.forget(queue, message)
         if recopied(copied):
-            # Compaction has copied them meanwhile: that they are no more must stand behind the copy.
+            # Compaction has copied them meanwhile: their removal must be repeated behind the copy.
             self.remove(queue, copied, False, nobody, True)
 
     def _not_written(

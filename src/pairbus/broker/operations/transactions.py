@@ -58,7 +58,7 @@ class TransactionOperations:
         return self._store.new_token()
 
     def enlist(self, transaction: Transaction, operation: Operation, via: str | None, now: float) -> Refusal | None:
-        """Take an operation into a transaction, or return why not; transaction.py says what `via` means."""
+        """Add an operation to a transaction, or return why not; transaction.py explains `via`."""
         if transaction.state == OPEN and now >= transaction.deadline:
             self.roll_back(transaction, timed_out(transaction))
         if isinstance(operation, Send):
@@ -80,7 +80,7 @@ class TransactionOperations:
         return self._transfer.refuses(operation.via, target, operation.payloads)
 
     def roll_back(self, transaction: Transaction, reason: Refusal) -> None:
-        """Forget what an open transaction holds: messages that it would have settled are locked as before."""
+        """Drop the operations of an open transaction: messages that it would have settled are locked as before."""
         if transaction.state == OPEN:
             self.end(transaction, reason)
 
@@ -90,8 +90,8 @@ class TransactionOperations:
             self.roll_back(transaction, timed_out(transaction))
 
     def commit(self, transaction: Transaction, now: float, done: Done) -> None:
-        """Do all that a transaction holds and call `done` with None once it is on disk; or do nothing of it, and call
-        `done` with why."""
+        """Carry out all operations of a transaction and call `done` with None once they are on disk; or carry out none,
+        and call `done` with the reason."""
         if transaction.state == OPEN and now >= transaction.deadline:
             self.roll_back(transaction, timed_out(transaction))
         if transaction.state == OPEN and transaction.failure is not None:
@@ -167,7 +167,7 @@ class TransactionOperations:
                 continue
             pending = self._enqueue.pending_duplicate(operation.target, operation.payloads, now)
             if pending is not None:
-                # What becomes of this one is not known before it is known what becomes of the other.
+                # The outcome of this one depends on that of the other.
                 history, sighting = pending
                 history.wait(sighting, partial(self._commit, transaction, now, done))
                 return False
@@ -221,7 +221,7 @@ class _Commit:
         operations = self._transaction.operations
         numbers = _last_numbers(operations)
         store = self._store
-        # Another job's records have no business among these.
+        # Another job's records must not be among these.
         with store.slices.holding(), store.journal.gathering() as gathered:
             for operation in operations:
                 self._transactions.begin(operation, self._ready, now, self._answered)

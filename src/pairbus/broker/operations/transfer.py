@@ -71,7 +71,7 @@ class TransferOperations:
         done: Done,
         results: list[int],
     ) -> None:
-        """Send messages through another entity, in no transaction."""
+        """Send messages through another entity, outside of a transaction."""
         if not is_disabled(target):
             self.send_in_transaction(via, target, payloads, now, done, results)
             return
