@@ -1,11 +1,12 @@
 """An embedded broker as the secondary of a primary elsewhere: a second namespace without a second subscription.
 
-The backlog then lives in this process, and its disk is this machine's. WARNING: what is in the backlog dies with that
-disk. A restart of the application or of the machine loses nothing, since a send is confirmed only when it is on disk; a
-lost machine loses whatever had not been brought home. Two cloud namespaces in two regions don't have that weakness.
-Choose a disk that outlives the machine (a network volume), or accept it knowingly: it is still better than no backlog.
+The backlog is then in this process, and on this machine's disk. WARNING: if that disk is lost, so is the backlog. A
+restart of the application or of the machine loses nothing, since a send is confirmed only when it is on disk; but a
+lost machine loses all messages that had not been brought home. Two cloud namespaces in two regions don't have that
+weakness. Use a disk that outlives the machine (a network volume), or accept the risk: it is still better than no
+backlog.
 
-The primary here stands in for one in the cloud: a broker in a process of its own, which goes away and comes back. In
+The primary here stands in for one in the cloud: a broker in a separate process, which goes away and comes back. In
 between this application is restarted too, and finds its backlog again. The exit code is 0 only if every order arrived.
 """
 

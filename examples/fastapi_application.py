@@ -1,9 +1,9 @@
 """A web application that takes orders through an outage: FastAPI, with a client that is paired while the app runs.
 
 `app` is the application: one paired client and one open sender in its lifespan, shared by all requests. On your own
-namespaces: `PAIRBUS_PRIMARY=… PAIRBUS_SECONDARY=… uvicorn fastapi_application:app`. Run as a program it tells a story
-offline: embedded namespaces, an outage, requests all along. The exit code is 0 only if every request was answered well
-and every order is in a queue.
+namespaces: `PAIRBUS_PRIMARY=… PAIRBUS_SECONDARY=… uvicorn fastapi_application:app`. Run as a program it demonstrates
+that offline: embedded namespaces, an outage, requests throughout. The exit code is 0 only if every request was answered
+well and every order is in a queue.
 """
 
 from __future__ import annotations

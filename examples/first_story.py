@@ -1,7 +1,7 @@
-"""The smallest true story: a broker takes messages from the official SDK, dies by kill -9, and hands them all out.
+"""The smallest example: a broker takes messages from the official SDK, is killed with -9, and delivers them all.
 
-Run it with `python examples/first_story.py`. It needs no network, leaves nothing running and nothing behind, and exits
-with 0 only when every message came back exactly once, unchanged.
+Run it with `python examples/first_story.py`. It needs no network, leaves no processes or files behind, and exits with 0
+only if every message came back exactly once, unchanged.
 """
 
 from __future__ import annotations

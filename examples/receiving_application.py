@@ -1,10 +1,9 @@
-"""A receiving application that hosts the syphon: it takes orders from the primary, and fetches home what was diverted.
+"""A receiving application that hosts the syphon: it receives orders from the primary, and brings diverted ones home.
 
 Senders need only the right to send; the syphon runs where messages are received. Here the primary is a broker in a
-process of its own, which is killed with -9 in between and started again on the same data. A sending
-application goes on, and the receiving application lives through it with the loop that it has anyway: it receives from
-the primary only, and while that is away its receives fail as they always did. The exit code is 0 only if every order
-arrived.
+separate process, which is killed with -9 in between and started again on the same data. A sending application goes on,
+and the receiving application survives with its usual loop: it receives from the primary only, and while that is down
+its receives fail as without pairing. The exit code is 0 only if every order arrived.
 """
 
 from __future__ import annotations

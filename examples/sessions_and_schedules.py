@@ -1,10 +1,10 @@
 """Sessions and scheduled messages across an outage.
 
-A backlog queue knows no sessions and delivers at once: so session id and schedule travel as properties, and come back
-when the message comes home. What an application must know: within a session the order may change, and
-`schedule_messages` can't hand out a sequence number while the primary is away; a message that carries its time itself
-can be sent as ever. The outage here is a drill, `force_failover`: nothing is really broken. The exit code is 0 only if
-all of it is true.
+A backlog queue has no sessions and delivers at once, so session id and schedule travel as properties, and are restored
+when the message comes home. Applications must know that the order within a session may change, and that
+`schedule_messages` can't return a sequence number while the primary is down; a message with its own scheduled time can
+be sent as usual. The outage here is a drill, `force_failover`: nothing is really broken. The exit code is 0 only if all
+of this is true.
 """
 
 from __future__ import annotations

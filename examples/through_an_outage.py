@@ -1,7 +1,7 @@
-"""Through an outage: an application goes on sending while its namespace is away, and every order arrives.
+"""Through an outage: an application keeps sending while its namespace is down, and every order arrives.
 
-Two namespaces of the embedded broker, `contoso` and `contoso2`, an application that sends, and one that receives.
-Run it with `python examples/through_an_outage.py`: no network is needed, nothing is left behind, and the exit code is 0
+Two namespaces of the embedded broker, `contoso` and `contoso2`, an application that sends, and one that receives. Run
+it with `python examples/through_an_outage.py`: no network is needed, nothing is left behind, and the exit code is 0
 only if every order arrived exactly once, unchanged.
 """
 

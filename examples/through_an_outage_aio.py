@@ -1,8 +1,8 @@
-"""Through an outage, with asyncio: many tasks share one sender, and none of them notices that the namespace is away.
+"""Through an outage, with asyncio: many tasks share one sender, and none of them notices that the namespace is down.
 
-The primary takes connections and says nothing any more, which is the worst kind of outage: there is no error, only
-waiting, and nobody knows whether the message that hung was taken. The exit code is 0 only if every order arrived
-exactly once, unchanged, and no task had to wait for longer than the time that it was given.
+The primary accepts connections but no longer answers, which is the worst kind of outage: there is no error, only
+waiting, and it is unknown whether a message that hung was stored. The exit code is 0 only if every order arrived
+exactly once, unchanged, and no task had to wait for longer than its time-out.
 """
 
 from __future__ import annotations
