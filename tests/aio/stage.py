@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from azure.servicebus.aio import ServiceBusClient
 
+from pairbus.aio.guarded_sender import GuardedSender
 from pairbus.aio.health_monitor import HealthMonitor
 from pairbus.aio.sender import PairedSender, SenderContext
 from pairbus.pairing.events import Event
@@ -63,6 +64,8 @@ class FakeGuardedSender:
 
     async def open(self, timeout_s: float, goes_on_s: float = 0.0, ends_at: Any = None) -> None:
         await self._answer("open", None, timeout_s)
+
+    ping: Any = GuardedSender.ping
 
     def begin_opening(self, within_s: float) -> None:
         self.begun.append(within_s)

@@ -65,7 +65,7 @@ _FOR_USERS: dict[str, set[str]] = {
     },
 }  # fmt: skip
 #: Of options and errors, what is not for users.
-_INTERNAL = {"check_free", "claim", "claimed", "found", "link_is_open", "release", "settings", "tells"}
+_INTERNAL = {"check_free", "claim", "claimed", "forked", "found", "link_is_open", "release", "settings", "tells"}
 #: Classes that users get and do not make.
 _NOT_CALLED = {
     "Audit", "Availability", "Broker", "CostReport", "Ledgers", "NamespaceServer", "ReceivedMessage", "Receiver",

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -40,7 +41,9 @@ from pairbus.pairing.guarded_sender import (
     told,
     too_late,
 )
+from pairbus.pairing.routing import budget
 from pairbus.pairing.routing.patience import PrimaryTerms
+from pairbus.pairing.routing.ping import ping
 from pairbus.pairing.routing.verdicts import is_definite
 
 T = TypeVar("T")
@@ -85,6 +88,12 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
         await self._do(
             lambda sender, left_s: sdk.open_link(sender, left_s, goes_on_s), timeout_s, goes_on_s, ends_at=ends_at
         )
+
+    async def ping(self, opening_s: float, send_timeout_s: float) -> float:
+        """Open the link, send a ping, and return how long its answer took: what counts is how fast the entity answers,
+        as a send would find it, not how long opening a link takes."""
+        await self.open(opening_s)
+        return await self.send(ping(uuid.uuid4().hex), budget.share(send_timeout_s, True), PrimaryTerms()) or 0.0
 
     @property
     def awaits_link(self) -> bool:

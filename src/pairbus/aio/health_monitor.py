@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import inspect
 import threading
-import uuid
 from collections import deque
 from collections.abc import Awaitable, Coroutine
 from typing import Any, Final
@@ -25,9 +24,6 @@ from pairbus.aio.sdk_sender import HomeLoop
 from pairbus.pairing.control_file import FIRST_LOOK_S
 from pairbus.pairing.events import OpenLinks, SendPing
 from pairbus.pairing.health_monitor import PINGS_AT_ONCE_MAX, HealthMonitorBase
-from pairbus.pairing.routing import budget
-from pairbus.pairing.routing.patience import PrimaryTerms
-from pairbus.pairing.routing.ping import ping
 from pairbus.pairing.routing.pins import Pins
 
 #: How long closing waits for subscribers that are coroutines.
@@ -140,11 +136,7 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
         pinger: GuardedSender | None = None
         try:
             pinger = self._open_pinger(entity)
-            message = ping(uuid.uuid4().hex)
-            # What counts is how fast the entity answers, as a send would find it, not how long opening a link takes.
-            await pinger.open(self._ping_timeout_s)
-            granted_s = budget.share(self.coordinator.settings.send_timeout, True)
-            took_s = await pinger.send(message, granted_s, PrimaryTerms()) or 0.0
+            took_s = await pinger.ping(self._ping_timeout_s, self.coordinator.settings.send_timeout)
         except Exception as error:
             failure = error
         self._pinged(entity, began, failure, took_s)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from uuid import UUID
 
 from pairbus.amqp import encoding
-from pairbus.amqp.decoding import DECODERS, DEPTH_MAX, Decoder, compound_bounds, truncated
+from pairbus.amqp.decoding import DECODERS, DEPTH_MAX, Decoder, compound_bounds, fixed, truncated
 from pairbus.amqp.encoding import encode_to
 from pairbus.amqp.errors import DecodeError, EncodeError
 from pairbus.amqp.types import Array, Described, Symbol, Timestamp, ULong
@@ -85,11 +85,6 @@ def _pick(*codes: int) -> dict[int, Decoder]:
 
 def _plain_small(buf: bytes, o: int, depth: int) -> tuple[int, int]:
     return buf[o], o + 1
-
-
-def _plain(layout: str) -> Decoder:
-    unpack, width = struct.Struct(layout).unpack_from, struct.calcsize(layout)
-    return lambda buf, o, depth: (unpack(buf, o)[0], o + width)
 
 
 def _zero(buf: bytes, o: int, depth: int) -> tuple[int, int]:
@@ -193,7 +188,7 @@ def _encode_id(out: bytearray, value: Any, depth: int) -> None:
     encode_to(out, ULong(value) if type(value) is int else value, depth)
 
 
-_UINT = {0x43: _zero, 0x52: _plain_small, 0x70: _plain(">I")}
+_UINT = {0x43: _zero, 0x52: _plain_small, 0x70: fixed(">I")}
 _OUTCOMES = ("Accepted", "Rejected", "Released", "Modified")
 _TEXT = (0xA1, 0xB1, 0xA3, 0xB3)  # a string where a symbol belongs, or the reverse, does no harm
 _KINDS: Final = {
@@ -201,9 +196,9 @@ _KINDS: Final = {
     for kind in (
         CompositeType("boolean", _pick(0x41, 0x42, 0x56), _encode_boolean),
         CompositeType("ubyte", {0x50: _plain_small}, encoding.encode_ubyte),
-        CompositeType("ushort", {0x60: _plain(">H")}, encoding.encode_ushort),
+        CompositeType("ushort", {0x60: fixed(">H")}, encoding.encode_ushort),
         CompositeType("uint", _UINT, encoding.encode_uint),
-        CompositeType("ulong", {0x44: _zero, 0x53: _plain_small, 0x80: _plain(">Q")}, encoding.encode_ulong),
+        CompositeType("ulong", {0x44: _zero, 0x53: _plain_small, 0x80: fixed(">Q")}, encoding.encode_ulong),
         CompositeType("binary", _pick(0xA0, 0xB0), encoding.encode_binary),
         CompositeType("string", _pick(*_TEXT), encoding.encode_string),
         CompositeType("symbol", _pick(*_TEXT), encoding.encode_symbol),

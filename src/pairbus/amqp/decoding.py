@@ -81,7 +81,7 @@ def _from_table(table: tuple[Any, ...]) -> Decoder:
     return lambda buf, o, depth: (table[buf[o]], o + 1)
 
 
-def _fixed(layout: str, kind: Callable[[Any], Any] | None) -> Decoder:
+def fixed(layout: str, kind: Callable[[Any], Any] | None = None) -> Decoder:
     unpack, width = struct.Struct(layout).unpack_from, struct.calcsize(layout)
     if kind is None:
         return lambda buf, o, depth: (unpack(buf, o)[0], o + width)
@@ -267,17 +267,17 @@ for _code, _decoder in {
     0x54: _from_table(tuple(types.Int(n) for n in _SIGNED)),
     0x55: _from_table(_SIGNED),
     0x56: _bool,
-    0x60: _fixed(">H", types.UShort),
-    0x61: _fixed(">h", types.Short),
-    0x70: _fixed(">I", types.UInt),
-    0x71: _fixed(">i", types.Int),
-    0x72: _fixed(">f", types.Float),
+    0x60: fixed(">H", types.UShort),
+    0x61: fixed(">h", types.Short),
+    0x70: fixed(">I", types.UInt),
+    0x71: fixed(">i", types.Int),
+    0x72: fixed(">f", types.Float),
     0x73: _char,
     0x74: _raw(types.Decimal32, 4),
-    0x80: _fixed(">Q", types.ULong),
-    0x81: _fixed(">q", None),
-    0x82: _fixed(">d", None),
-    0x83: _fixed(">q", types.Timestamp),
+    0x80: fixed(">Q", types.ULong),
+    0x81: fixed(">q", None),
+    0x82: fixed(">d", None),
+    0x83: fixed(">q", types.Timestamp),
     0x84: _raw(types.Decimal64, 8),
     0x94: _raw(types.Decimal128, 16),
     0x98: _raw(_uuid, 16),

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import datetime
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -40,7 +41,9 @@ from pairbus.pairing.guarded_sender import (
     told,
     too_late,
 )
+from pairbus.pairing.routing import budget
 from pairbus.pairing.routing.patience import PrimaryTerms
+from pairbus.pairing.routing.ping import ping
 from pairbus.pairing.routing.verdicts import is_definite
 from pairbus.sync.sdk_sender import Opening, Operation, SdkSender, SenderAfterFork, in_background, take, take_if_free
 
@@ -81,6 +84,12 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
         """Opens the link if it is not open, for callers that want to know before the first send. An opening that isn't
         done in time goes on for a while longer; meanwhile every call waits for it."""
         self._do(lambda sender, left_s: sdk.open_link(sender, left_s, goes_on_s), timeout_s, goes_on_s, ends_at=ends_at)
+
+    def ping(self, opening_s: float, send_timeout_s: float) -> float:
+        """Open the link, send a ping, and return how long its answer took: what counts is how fast the entity answers,
+        as a send would find it, not how long opening a link takes."""
+        self.open(opening_s)
+        return self.send(ping(uuid.uuid4().hex), budget.share(send_timeout_s, True), PrimaryTerms()) or 0.0
 
     @property
     def awaits_link(self) -> bool:

@@ -11,15 +11,11 @@ It decides nothing: the coordinator decides when to fail over, when to ping and 
 from __future__ import annotations
 
 import threading
-import uuid
 
 from pairbus.pairing import fork
 from pairbus.pairing.control_file import FIRST_LOOK_S
 from pairbus.pairing.events import Announce, SendPing
 from pairbus.pairing.health_monitor import PINGS_AT_ONCE_MAX, HealthMonitorBase, guarded
-from pairbus.pairing.routing import budget
-from pairbus.pairing.routing.patience import PrimaryTerms
-from pairbus.pairing.routing.ping import ping
 from pairbus.pairing.routing.pins import Pins
 from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.sync.interrupts import start, take
@@ -170,11 +166,7 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
         try:
             pinger = self._open_pinger(entity)
             self._pingers.add(pinger)
-            message = ping(uuid.uuid4().hex)
-            # What counts is how fast the entity answers, as a send would find it, not how long opening a link takes.
-            pinger.open(self._ping_timeout_s)
-            granted_s = budget.share(self.coordinator.settings.send_timeout, True)
-            took_s = pinger.send(message, granted_s, PrimaryTerms()) or 0.0
+            took_s = pinger.ping(self._ping_timeout_s, self.coordinator.settings.send_timeout)
         except Exception as error:
             failure = error
         self._pinged(entity, began, failure, took_s)

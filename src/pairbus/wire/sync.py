@@ -16,6 +16,7 @@ from pairbus.connection_string import ConnectionString
 
 from . import client, receiver, sender
 from .errors import CLIENT_CLOSED, ClientClosed, WireError
+from .links import ReopeningLink
 from .received import ReceivedMessage
 from .receiver import COMPLETE
 from .requests import LockToken
@@ -142,94 +143,93 @@ class WireClient:
         self._thread.stop()
 
 
-class Sender:
-    def __init__(self, thread: LoopThread, inner: sender.Sender) -> None:
+class _Link:
+    """Base of senders and receivers: the one of the loop, and the thread that runs it."""
+
+    _link: Any
+
+    def __init__(self, thread: LoopThread, inner: ReopeningLink) -> None:
         self._thread = thread
-        self._sender = inner
+        self._link = inner
 
     def __repr__(self) -> str:
-        return repr(self._sender)
+        return repr(self._link)
 
     @property
     def entity(self) -> str:
-        return self._sender.entity
+        return str(self._link.entity)
+
+
+class Sender(_Link):
+    _link: sender.Sender
 
     @property
     def message_bytes_max(self) -> float:
-        return self._sender.message_bytes_max
+        return self._link.message_bytes_max
 
     def send(self, payload: bytes, *, message_format: int = 0, timeout: float | None = None) -> None:
-        self._thread.run(self._sender.send(payload, message_format=message_format, timeout=timeout))
+        self._thread.run(self._link.send(payload, message_format=message_format, timeout=timeout))
 
     def send_nowait(self, payload: bytes, message_format: int = 0) -> Future[None]:
         """Send without waiting, neither for room nor for the answer, which the future has. `send_many` costs far
         less."""
-        return self._thread.start(self._sender.send(payload, message_format=message_format))
+        return self._thread.start(self._link.send(payload, message_format=message_format))
 
     def send_many(
         self, payloads: Sequence[bytes], *, message_format: int = 0, timeout: float | None = None
     ) -> list[WireError | None]:
-        return self._thread.run(self._sender.send_many(payloads, message_format=message_format, timeout=timeout))
+        return self._thread.run(self._link.send_many(payloads, message_format=message_format, timeout=timeout))
 
     def send_grouped(
         self, payloads: Sequence[bytes], companies: Sequence[object], *, timeout: float | None = None
     ) -> list[WireError | None]:
-        return self._thread.run(self._sender.send_grouped(payloads, companies, timeout=timeout))
+        return self._thread.run(self._link.send_grouped(payloads, companies, timeout=timeout))
 
     def send_batch(self, payloads: Sequence[bytes], *, timeout: float | None = None) -> None:
-        self._thread.run(self._sender.send_batch(payloads, timeout=timeout))
+        self._thread.run(self._link.send_batch(payloads, timeout=timeout))
 
     def flush(self, timeout: float | None = None) -> None:
-        self._thread.run(self._sender.flush(timeout))
+        self._thread.run(self._link.flush(timeout))
 
     def close(self) -> None:
-        self._thread.run(self._sender.close())
+        self._thread.run(self._link.close())
 
 
-class Receiver:
-    def __init__(self, thread: LoopThread, inner: receiver.Receiver) -> None:
-        self._thread = thread
-        self._receiver = inner
-
-    def __repr__(self) -> str:
-        return repr(self._receiver)
-
-    @property
-    def entity(self) -> str:
-        return self._receiver.entity
+class Receiver(_Link):
+    _link: receiver.Receiver
 
     @property
     def is_open(self) -> bool:
-        return self._receiver.is_open
+        return self._link.is_open
 
     @property
     def at_hand(self) -> int:
-        return self._receiver.at_hand
+        return self._link.at_hand
 
     @property
     def unsettled(self) -> int:
-        return self._receiver.unsettled
+        return self._link.unsettled
 
     @property
     def session_id(self) -> str | None:
-        found = self._receiver.session_id
+        found = self._link.session_id
         return found if isinstance(found, str) else None
 
     def receive(self, max_count: int = 1, max_wait: float | None = None) -> list[ReceivedMessage]:
-        return self._thread.run(self._receiver.receive(max_count, max_wait))
+        return self._thread.run(self._link.receive(max_count, max_wait))
 
     def complete(self, messages: Messages, timeout: float | None = None) -> None:
-        self._thread.run(self._receiver.complete(messages, timeout))
+        self._thread.run(self._link.complete(messages, timeout))
 
     def abandon(
         self, messages: Messages, properties: Mapping[str, Any] | None = None, timeout: float | None = None
     ) -> None:
-        self._thread.run(self._receiver.abandon(messages, properties, timeout))
+        self._thread.run(self._link.abandon(messages, properties, timeout))
 
     def defer(
         self, messages: Messages, properties: Mapping[str, Any] | None = None, timeout: float | None = None
     ) -> None:
-        self._thread.run(self._receiver.defer(messages, properties, timeout))
+        self._thread.run(self._link.defer(messages, properties, timeout))
 
     def dead_letter(
         self,
@@ -238,16 +238,16 @@ class Receiver:
         description: str | None = None,
         timeout: float | None = None,
     ) -> None:
-        self._thread.run(self._receiver.dead_letter(messages, reason, description, timeout))
+        self._thread.run(self._link.dead_letter(messages, reason, description, timeout))
 
     def release(self, messages: Messages) -> None:
-        self._thread.run(self._receiver.release(messages))
+        self._thread.run(self._link.release(messages))
 
     def settle_nowait(self, messages: Sequence[ReceivedMessage], state: bytes = COMPLETE) -> Future[None]:
         async def settle() -> None:
-            await self._receiver.settle_nowait(messages, state)
+            await self._link.settle_nowait(messages, state)
 
         return self._thread.start(settle())
 
     def close(self) -> list[ReceivedMessage]:
-        return self._thread.run(self._receiver.close())
+        return self._thread.run(self._link.close())

@@ -10,6 +10,7 @@ import inspect
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from pairbus.credentials import SCOPE, EntraToken, SharedKey, SharedSignature, Token
 
@@ -31,23 +32,17 @@ _log = logging.getLogger("pairbus.wire")
 _Due = tuple[float, float]
 
 
+@dataclass(repr=False, eq=False)
 class Tokens:
-    def __init__(
-        self,
-        transport: Transport,
-        credential: SharedKey | SharedSignature | EntraToken,
-        clock: Callable[[], float],
-        timeout: float,
-    ) -> None:
-        self._transport = transport
-        self._credential = credential
-        self._clock = clock
-        self._timeout = timeout
-        self._exchange: Exchange | None = None
-        self._flight = SingleFlight()
-        self._renew_at: dict[str, _Due] = {}
-        self._entra: tuple[Token, _Due] | None = None
-        self._renewal: asyncio.Task[None] | None = None
+    _transport: Transport
+    _credential: SharedKey | SharedSignature | EntraToken
+    _clock: Callable[[], float]
+    _timeout: float
+    _exchange: Exchange | None = None
+    _flight: SingleFlight = field(default_factory=SingleFlight)
+    _renew_at: dict[str, _Due] = field(default_factory=dict)
+    _entra: tuple[Token, _Due] | None = None
+    _renewal: asyncio.Task[None] | None = None
 
     async def authorize(self, audience: str, deadline: float) -> None:
         if audience in self._renew_at:

@@ -7,6 +7,7 @@ try, how a failure is reported, and which failures "degrade" accepts. `backlog_q
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any, Final
 
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
@@ -20,6 +21,7 @@ from pairbus.pairing.routing.verdicts import is_reach
 _NO_ACCESS: Final = (ClientAuthenticationError, ServiceBusAuthenticationError, ServiceBusAuthorizationError)
 
 
+@dataclass(repr=False, eq=False)
 class Provision:
     """The backlog queues that exist, and those that were left out.
 
@@ -27,24 +29,20 @@ class Provision:
     many there are.
     """
 
-    def __init__(
-        self,
-        primary_name: str,
-        secondary: str,
-        count: int,
-        *,
-        give_up_after_s: float,
-        is_managed: bool = True,
-    ) -> None:
-        self.primary_name = primary_name
-        self.secondary = secondary
-        self.count = count
-        self.is_managed = is_managed
-        self.left_out: list[BacklogQueueLeftOut] = []
-        self.warnings: list[str] = []
-        self._found: set[int] = set()
-        self._extra: set[int] = set()
-        #: How long tries may still fail.
+    primary_name: str
+    secondary: str
+    count: int
+    _: KW_ONLY
+    give_up_after_s: InitVar[float]
+    is_managed: bool = True
+    left_out: list[BacklogQueueLeftOut] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    _found: set[int] = field(default_factory=set)
+    _extra: set[int] = field(default_factory=set)
+    #: How long tries may still fail.
+    left_s: float = field(init=False)
+
+    def __post_init__(self, give_up_after_s: float) -> None:
         self.left_s = give_up_after_s
 
     def __repr__(self) -> str:

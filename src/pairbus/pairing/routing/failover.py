@@ -30,6 +30,7 @@ entity; `_move` ignores them.
 from __future__ import annotations
 
 import enum
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, Literal
 
 from pairbus.pairing.events import Announce, Command, PingSucceeded, SendPing, StateChanged
@@ -105,57 +106,42 @@ TABLE: Final[dict[Input, dict[EntityState, EntityState]]] = {
 }  # fmt: skip
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class Failover:
-    __slots__ = (
-        "_good", "_held", "_home_at", "_next", "_probing", "_soon", "_stale", "asked_at", "cause", "entity",
-        "epoch", "failover_interval", "patience", "phase", "pin", "ping_interval", "pings_to_return", "probe",
-        "return_delay", "since", "slow_sends", "state", "terms",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        entity: str,
-        *,
-        failover_interval: float,
-        ping_interval: float,
-        pings_to_return: int = 1,
-        probe: Literal["ping", "trial"] = "ping",
-        phase: float = 1.0,
-        return_delay: float = 0.0,
-    ) -> None:
-        self.entity = entity
-        self.failover_interval = failover_interval
-        self.ping_interval = ping_interval
-        self.pings_to_return = pings_to_return
-        self.probe = probe
-        #: The share of the ping interval, above 0 and up to 1, after which the first ping of a failover comes.
-        self.phase = phase
-        #: Seconds from the probe that brings the entity back to its return.
-        self.return_delay = return_delay
-        self.state = EntityState.HEALTHY
-        #: Where the control file keeps the entity; None: nowhere.
-        self.pin: Pin | None = None
-        #: When the state was entered; 0.0: it was never left.
-        self.since = 0.0
-        #: How often the primary has been taken again.
-        self.epoch = 0
-        #: The cause of the state, in the words of `Input`; "" if it was never left.
-        self.cause = ""
-        #: When the primary was first asked since its last answer; None: it has answered.
-        self.asked_at: float | None = None
-        #: What holds for attempts at the primary, if anything beyond their time; the coordinator keeps the three.
-        self.terms: PrimaryTerms | None = None
-        self.patience: Patience | None = None
-        self.slow_sends: SlowSends | None = None
-        self._good = 0
-        self._held = False
-        # When the return ramp is over; None: no return is under way.
-        self._home_at: float | None = None
-        self._next = 0.0
-        self._probing = False
-        # The next ping comes before its time.
-        self._soon = False
-        self._stale = False
+    entity: str
+    _: KW_ONLY
+    failover_interval: float
+    ping_interval: float
+    pings_to_return: int = 1
+    probe: Literal["ping", "trial"] = "ping"
+    #: The share of the ping interval, above 0 and up to 1, after which the first ping of a failover comes.
+    phase: float = 1.0
+    #: Seconds from the probe that brings the entity back to its return.
+    return_delay: float = 0.0
+    state: EntityState = EntityState.HEALTHY
+    #: Where the control file keeps the entity; None: nowhere.
+    pin: Pin | None = None
+    #: When the state was entered; 0.0: it was never left.
+    since: float = 0.0
+    #: How often the primary has been taken again.
+    epoch: int = 0
+    #: The cause of the state, in the words of `Input`; "" if it was never left.
+    cause: str = ""
+    #: When the primary was first asked since its last answer; None: it has answered.
+    asked_at: float | None = None
+    #: What holds for attempts at the primary, if anything beyond their time; the coordinator keeps the three.
+    terms: PrimaryTerms | None = None
+    patience: Patience | None = None
+    slow_sends: SlowSends | None = None
+    _good: int = 0
+    _held: bool = False
+    # When the return ramp is over; None: no return is under way.
+    _home_at: float | None = None
+    _next: float = 0.0
+    _probing: bool = False
+    # The next ping comes before its time.
+    _soon: bool = False
+    _stale: bool = False
 
     def __repr__(self) -> str:
         if self.state is H:
@@ -253,12 +239,7 @@ class Failover:
 
     def ping_failed(self, now: float, reachable: bool, *, not_before: float = 0.0) -> list[Command]:
         """Note a failed ping; the next one waits at least until `not_before`, the end of a busy pause."""
-        commands = self.expire(now)
-        if not self._answered():
-            return commands
-        self._good = 0
-        self._next = max(self._next, not_before)
-        return commands + self._move(Input.PING_REFUSED if reachable else Input.PING_UNANSWERED, now)
+        return self._probe_failed(Input.PING_REFUSED if reachable else Input.PING_UNANSWERED, now, not_before)
 
     def trial_due(self, now: float) -> bool:
         """Return whether the next message may try the primary, with the backlog to fall back on."""
@@ -279,11 +260,15 @@ class Failover:
         return commands + (self._return(Input.TRIAL_SUCCEEDED, now) if enough else self._move(Input.TRIAL_COUNTED, now))
 
     def trial_failed(self, now: float, reachable: bool) -> list[Command]:
+        return self._probe_failed(Input.TRIAL_REFUSED if reachable else Input.TRIAL_UNANSWERED, now)
+
+    def _probe_failed(self, heading: Input, now: float, not_before: float = 0.0) -> list[Command]:
         commands = self.expire(now)
         if not self._answered():
             return commands
         self._good = 0
-        return commands + self._move(Input.TRIAL_REFUSED if reachable else Input.TRIAL_UNANSWERED, now)
+        self._next = max(self._next, not_before)
+        return commands + self._move(heading, now)
 
     def sent_once_more(self, now: float, epoch: int) -> list[Command]:
         """Note that the primary confirmed a message that no backlog queue had taken, in an attempt that began while
