@@ -230,12 +230,12 @@ class Case:
 _Q, _B, _R = Verdict.QUALIFIES, Verdict.BUSY, Verdict.REFUSED
 
 CASES: Final[tuple[Case, ...]] = (
-    Case("`NotTriedError`", "the time ran out before the message could be tried: it says nothing of the entity",
+    Case("`NotTriedError`", "the time ran out before the message could be tried: it says nothing about the entity",
          _is(NotTriedError), _R, _R),
     Case("`ServiceBusServerBusyError`; condition `com.microsoft:server-busy`", "the service throttles",
          lambda error: isinstance(error, ServiceBusServerBusyError) or _condition(error) == _BUSY, _B, _B),
     Case("`ServiceBusAuthenticationError` round a token answer that is no 4xx, or 408, 429",
-         "the node that checks tokens failed; it said neither yes nor no", _no_word_on_the_token, _Q, _R),
+         "the node that checks tokens failed; it neither accepted nor refused", _no_word_on_the_token, _Q, _R),
     Case("`ServiceBusAuthenticationError`; `ServiceBusConnectionError` round an `AuthenticationException`",
          "wrong key, wrong or expired token, token for another entity; behind a custom endpoint the SDK calls it a"
          " connection error", is_authentication, _R, _R),
@@ -264,9 +264,9 @@ CASES: Final[tuple[Case, ...]] = (
     Case("`ServiceBusError` with condition " + ", ".join(f"`{each}`" for each in sorted(_FAILING)),
          "the service, a node of it, the connection or the link broke down",
          lambda error: isinstance(error, ServiceBusError) and _condition(error) in _FAILING, _Q, _R),
-    Case("`SessionCannotBeLockedError`", "a receiver's", _is(SessionCannotBeLockedError), _R, _R),
+    Case("`SessionCannotBeLockedError`", "an error of receivers", _is(SessionCannotBeLockedError), _R, _R),
     Case("`MessageLockLostError`, `SessionLockLostError`, `MessageNotFoundError`, `MessagingEntityAlreadyExistsError`",
-         "a receiver's or a manager's; not transient, hence the letter",
+         "an error of receivers or of management; not transient, so it counts by the letter",
          _is(MessageLockLostError, SessionLockLostError, MessageNotFoundError, MessagingEntityAlreadyExistsError),
          _R, _Q),
     Case("`ServiceBusError` with any other condition (`amqp:not-allowed`, `amqp:not-implemented`,"
@@ -275,22 +275,22 @@ CASES: Final[tuple[Case, ...]] = (
          "the service refuses this message: no session id for an entity that needs one, a bad argument",
          lambda error: isinstance(error, ServiceBusError) and _condition(error) is not None, _R, _R),
     Case("`ClientAuthenticationError` round a network error, or with status 5xx, 408, 429",
-         "the credential can't reach where its tokens come from", _credential_out_of_reach, _Q, _R),
+         "the credential can't reach the issuer of its tokens", _credential_out_of_reach, _Q, _R),
     Case("`ClientAuthenticationError`", "the credential is wrong, or there is none",
          _is(ClientAuthenticationError), _R, _R),
     Case("`ServiceRequestError`, `ServiceResponseError`; `HttpResponseError` with status 5xx, 408, 429",
-         "a credential's or the management API's network or server trouble",
+         "a network or server failure of a credential or of the management API",
          lambda error: isinstance(error, ServiceRequestError | ServiceResponseError) or _http_failing(error), _Q, _R),
     Case("`FileNotFoundError`, `IsADirectoryError`, `NotADirectoryError`", "the file of CA certificates is not there",
          _is(*_NO_FILE), _R, _R),
     Case("`OSError` (`ConnectionError`, `socket.gaierror`, `ssl.SSLError` …)", "connection, DNS and TLS errors",
          _is(OSError), _Q, _R),
-    Case("`ServiceBusError` round any error from the SDK's AMQP engine, but for its encoder",
-         "what the peer said can't be understood: no AMQP, or cut short", _garbled, _Q, _R),
+    Case("`ServiceBusError` round any error from the SDK's AMQP engine, except its encoder",
+         "the peer's data can't be understood: not AMQP, or truncated", _garbled, _Q, _R),
     Case("`ValueError` (`MessageAlreadySettled` too), `TypeError`; `ServiceBusError` round one of the SDK's encoder",
          "bad arguments: a message that can't be encoded, a sender that is closed",
          _is(ValueError, TypeError, MessageAlreadySettled), _R, _R),
-    Case("anything else", "no word on the entity", lambda error: True, _R, _R),
+    Case("anything else", "it says nothing about the entity", lambda error: True, _R, _R),
 )  # fmt: skip
 
 
