@@ -34,10 +34,14 @@ os.environ["no_proxy"] = ",".join(
 REQUIRE_ALL = os.environ.get("PAIRBUS_REQUIRE") == "all"
 
 
-#: Slow tests in these places start Spark in their own process. They go to one worker, one after the other: a session
-#: costs half a gigabyte and many seconds, and a process can have one only. Any other file stays on one worker, with its
-#: broker; what starts Spark by a command, as the drill does, too.
-SPARK = ("tests/spark/", "tests/frozen/", "tests/test_docs.py")
+#: Slow tests in these places start Spark in their own process. Those of a group go to one worker, one after the other: a
+#: session costs half a gigabyte and many seconds, and a process can have one only. There are two groups, for two workers.
+#: Any other file stays on one worker, with its broker; what starts Spark by commands alone, as the drill does, too.
+SPARK = {
+    "reports": ("tests/spark/reports/", "tests/spark/test_cost_proof.py", "tests/spark/test_reports_proof.py"),
+    "": tuple(f"tests/spark/test_{name}_proof.py" for name in ("cluster", "ingest_kill", "interrupt")),
+    "spark": ("tests/spark/", "tests/frozen/test_data_proof.py", "tests/test_docs.py"),
+}
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -47,7 +51,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return "spark" if config.option.markexpr == "slow" and file.startswith(SPARK) else file
+            groups = (group for group, places in SPARK.items() if file.startswith(places))
+            return (next(groups, "") if config.option.markexpr == "slow" else "") or file
 
     return ByFile(config, log)
 
