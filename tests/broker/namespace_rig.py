@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from pairbus.amqp.types import Timestamp
 from pairbus.broker.format import records
 from pairbus.broker.format.content import PING_CONTENT_TYPE, SCHEDULED_TIME
 from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.message import Message
 from pairbus.broker.model.outcomes import Outcome
 from pairbus.broker.model.queue import MessageQueue
@@ -255,6 +256,17 @@ class Rig:
         """As after kill -9, or with what `files` says is left."""
         options = {"options": self.options, "now": self.now, "standby": self.standby, **options}
         return Rig(files or self.files.kill(), **options)
+
+    def note_deletions(self) -> list[str]:
+        """Return a list that gets the paths of entities when their links are to be detached."""
+        told: list[str] = []
+
+        def detach(entities: Sequence[QueueEntity]) -> Generator[None, None, None]:
+            told.extend(entity.active.path for entity in entities)
+            yield from ()
+
+        self.namespace.registry.detach_deleted = detach
+        return told
 
     # calls, answered before they return
 

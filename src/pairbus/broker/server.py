@@ -20,7 +20,7 @@ import gc
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -135,8 +135,6 @@ class NamespaceServer:
         self._claims_checked_at = float("-inf")
         self._fault_timer: asyncio.TimerHandle | None = None
         self._forwarding: asyncio.Handle | None = None
-        # Queues and topics that were deleted, whose links are yet to be detached.
-        self._gone: dict[object, Refusal] = {}
 
     def __repr__(self) -> str:
         return f"<NamespaceServer {self.name} on {self.host}:{self.port}: {len(self.connections)} connections>"
@@ -387,7 +385,6 @@ class NamespaceServer:
         if dispatcher is None:
             dispatcher = self._dispatchers[queue] = Dispatcher(lambda: queue.available, self.loop, self.runs)
             queue.on_available = dispatcher.wake
-            self.watch(queue)
         return dispatcher
 
     def session_waiters(self, queue: MessageQueue) -> SessionWaiters:
@@ -395,12 +392,7 @@ class NamespaceServer:
         waiters = self._session_waiters.get(queue)
         if waiters is None:
             waiters = self._session_waiters[queue] = SessionWaiters(self, queue)
-            self.watch(queue)
         return waiters
-
-    def watch(self, target: MessageQueue | Topic) -> None:
-        """Detach the links to an entity when it is deleted."""
-        target.on_deleted = partial(self._deleted, target)
 
     def _refuse_receivers(self, queue: MessageQueue) -> None:
         """Detach the receivers of a queue that begins to forward."""
@@ -409,32 +401,27 @@ class NamespaceServer:
 
     def detach(self, targets: Set[MessageQueue | QueueEntity], refusal: Refusal) -> None:
         """Detach the links to these queues and topics."""
-        self.namespace.slices.run(lambda: self._detach(dict.fromkeys(targets, refusal)))
+        self.namespace.slices.run(lambda: self._detach(targets, lambda target: refusal))
 
-    def _detach(self, targets: Mapping[object, Refusal]) -> Generator[None, None, None]:
+    def _detach_deleted(self, entities: Sequence[QueueEntity]) -> Generator[None, None, None]:
+        targets = {each for entity in entities for each in (entity, entity.active, entity.dead_letter)}
+        return self._detach(targets, _was_deleted)
+
+    def _detach(self, targets: Set[object], refusal_for: Callable[[Any], Refusal]) -> Generator[None, None, None]:
         for queue in [each for each in self._dispatchers if each in targets]:
             del self._dispatchers[queue]
         for queue in [each for each in self._session_waiters if each in targets]:
-            self._session_waiters.pop(queue).close(targets[queue])
+            self._session_waiters.pop(queue).close(refusal_for(queue))
             yield
         for connection in list(self.connections):
             for looked_at, link in enumerate(list(connection.links()), 1):
                 found = [getattr(link.context, name, None) for name in ("queue", "target", "via")]
-                refusal = next((targets[each] for each in found if each in targets), None)
-                if refusal is not None:
-                    connection.cut(link, refusal)
-                if refusal is not None or looked_at % _LINKS == 0:
+                target = next((each for each in found if each in targets), None)
+                if target is not None:
+                    connection.cut(link, refusal_for(target))
+                if target is not None or looked_at % _LINKS == 0:
                     yield
             yield
-
-    def _deleted(self, target: MessageQueue | Topic) -> None:
-        """Note what was deleted; a topic and its subscriptions are looked for together."""
-        text = f"The messaging entity '{target.path}' could not be found: it was deleted."
-        self._gone[target] = Refusal(conditions.NOT_FOUND, text)
-
-    def _detach_deleted(self) -> Generator[None, None, None]:
-        gone, self._gone = self._gone, {}
-        yield from self._detach(gone)
 
     # -- faults
 
@@ -509,6 +496,11 @@ class NamespaceServer:
                 refusal = self.faults.refusal("receive", link.context.path, now, 0)
                 if refusal is not None:
                     connection.cut(link, refusal)
+
+
+def _was_deleted(target: MessageQueue | Topic) -> Refusal:
+    text = f"The messaging entity '{target.path}' could not be found: it was deleted."
+    return Refusal(conditions.NOT_FOUND, text)
 
 
 def _report_inventory(done: Listed, writing: asyncio.Task[inventory.Inventory]) -> None:

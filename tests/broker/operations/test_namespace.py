@@ -82,8 +82,7 @@ def test_an_update_applies_at_once_and_survives(rig: Rig) -> None:
 
 def test_a_deleted_queue_is_gone_with_all_that_was_in_it(rig: Rig) -> None:
     rig.send(b"a", b"b")
-    told: list[str] = []
-    rig.queue().on_deleted = lambda: told.append("deleted")
+    told = rig.note_deletions()
     old = rig.queue()
     tokens = rig.tokens()
     answers: list[Refusal | None] = []
@@ -94,7 +93,7 @@ def test_a_deleted_queue_is_gone_with_all_that_was_in_it(rig: Rig) -> None:
     assert rig.namespace.receive.acquire(old, 1, 1.0) == []
     rig.run()
     assert [condition(answer) for answer in answers] == ["amqp:not-found"] * 3 + [None]
-    assert told == ["deleted"]
+    assert told == ["orders"]
     assert old.entity.deleted
     assert rig.namespace.resolve("orders") is None
     assert rig.namespace.tick(rig.now) is None
@@ -678,8 +677,7 @@ def mortal() -> Iterator[Rig]:
 
 
 def test_a_queue_that_nobody_uses_is_deleted(mortal: Rig) -> None:
-    told: list[str] = []
-    mortal.queue().on_deleted = lambda: told.append("deleted")
+    told = mortal.note_deletions()
     mortal.send(b"a")
     assert mortal.pass_time(299.0) == 1300.0
     mortal.send(b"b")
@@ -687,7 +685,7 @@ def test_a_queue_that_nobody_uses_is_deleted(mortal: Rig) -> None:
     mortal.peeked()
     assert mortal.pass_time(299.0) is not None
     assert mortal.pass_time(1.0) is None
-    assert told == ["deleted"]
+    assert told == ["orders"]
     assert mortal.namespace.resolve("orders") is None
     with mortal.reopened() as again:
         assert dict(again.namespace.queues) == {}

@@ -91,12 +91,10 @@ def test_an_update_of_a_topic_applies_and_survives(rig: Rig) -> None:
 
 
 def test_a_deleted_topic_is_gone_with_its_subscriptions(rig: Rig) -> None:
-    told: list[str] = []
+    told = rig.note_deletions()
     topic = rig.namespace.topics["news"]
-    topic.on_deleted = lambda: told.append("topic")
     for name in ("a", "b"):
-        entity = rig.subscribe(name)
-        entity.active.on_deleted = lambda name=name: told.append(name)  # type: ignore[misc]
+        rig.subscribe(name)
     rig.send(b"x", path="news")
     answers: list[Refusal | None] = []
     rig.namespace.registry.delete_topic("News", 1.0, answers.append)
@@ -106,7 +104,7 @@ def test_a_deleted_topic_is_gone_with_its_subscriptions(rig: Rig) -> None:
     rig.namespace.subscriptions.create(SubscriptionDescription(topic="news", name="c"), 1.0, answers.append)
     rig.run()
     assert [condition(answer) for answer in answers] == ["amqp:not-found"] * 4 + [None]
-    assert told == ["topic", "a", "b"]
+    assert told == ["news", "news/Subscriptions/a", "news/Subscriptions/b"]
     assert rig.namespace.resolve("news") is None
     assert rig.namespace.resolve("news/Subscriptions/a") is None
     assert rig.live_bytes() < 20

@@ -114,7 +114,6 @@ def _attach_sender(
         if refusal is not None:
             return refusal
     link.accept(max_message_size=target.message_bytes_max)
-    connection.host.watch(target)
     connection.put_node(link, TargetNode(connection, link, target, via))
     return None
 
@@ -203,7 +202,6 @@ def open_session(connection: AmqpConnection, link: SenderLink, queue: MessageQue
     lock.on_available = dispatcher.wake
     node = SourceNode(connection, link, queue, dispatcher, lock)
     lock.on_lost = node.session_lost
-    connection.host.watch(queue)
     connection.put_node(link, node)
     link.forget_terms()
     if link.credit > 0:

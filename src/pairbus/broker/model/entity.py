@@ -288,7 +288,7 @@ class QueueEntity:
         """Release the queues when the entity is deleted: otherwise they would wait for the cycle collector. Code that
         still has a queue finds the entity, which says that it is deleted; code that has the entity finds no queues."""
         for queue in (self.active, self.dead_letter):
-            queue.on_available = queue.on_deleted = queue.on_session_free = None
+            queue.on_available = queue.on_session_free = None
         self.active, self.dead_letter = _NOTHING.active, _NOTHING.dead_letter
         self.forwards = _NOTHING.forwards
 

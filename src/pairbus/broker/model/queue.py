@@ -89,7 +89,6 @@ class MessageQueue:
         "lock_duration",
         "max_delivery_count",
         "on_available",
-        "on_deleted",
         "on_session_free",
         "partition_sizes",
         "path",
@@ -117,7 +116,6 @@ class MessageQueue:
         self.late: deque[Message] = deque()
         #: Called when messages become available: by its receivers' dispatcher, or by what forwards them.
         self.on_available: Callable[[], None] | None = None
-        self.on_deleted: Callable[[], None] | None = None
         #: `Sessions.accept` may now find one: messages came, or a lock ended.
         self.on_session_free: Callable[[], None] | None = None
         self.sessions: Sessions | None = None

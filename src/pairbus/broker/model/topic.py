@@ -43,7 +43,6 @@ class Topic(QueueEntity):
         "arriving",
         "has_sessions",
         "is_publishing_due",
-        "on_deleted",
         "subscriptions",
     )
 
@@ -63,7 +62,6 @@ class Topic(QueueEntity):
         self._index: RuleIndex[Subscription] = RuleIndex()
         #: Whether scheduled messages that are due are on their way to its subscriptions.
         self.is_publishing_due = False
-        self.on_deleted: Callable[[], None] | None = None
         super().__init__(id, description, revision)  # type: ignore[arg-type]
 
     def describe(self, description: TopicDescription, revision: int) -> None:  # type: ignore[override]

@@ -54,7 +54,7 @@ class Registry:
         self.topics: Mapping[str, Topic] = MappingProxyType(self._topics)
         #: Ends the links to what was deleted, before the deletion is answered: a client that has the answer must not
         #: send on one of them.
-        self.detach_deleted: Callable[[], Generator[None, None, None]] = _no_links
+        self.detach_deleted: Callable[[Sequence[QueueEntity]], Generator[None, None, None]] = _no_links
         #: Called for an entity that was described or restored, and for one that leaves memory.
         self.on_watched: Callable[[QueueEntity], None] = _ignore
         self.on_forgotten: Callable[[QueueEntity], None] = _ignore
@@ -324,7 +324,7 @@ class Registry:
             if not entity.deleted:
                 self.forget(entity)
                 yield
-        yield from self.detach_deleted()
+        yield from self.detach_deleted(entities)
         for entity in entities:
             entity.let_go()
 
@@ -342,8 +342,6 @@ class Registry:
         for queue in (entity.active, entity.dead_letter):
             store.watched.pop(queue, None)
             store.maintenance.take_apart(self._take_apart(queue, queue.close(), forget or store.drop))
-            if queue.on_deleted is not None:
-                queue.on_deleted()
 
     def _take_apart(
         self,
@@ -365,9 +363,6 @@ class Registry:
                 entity.topic.drop(entity)
         elif isinstance(entity, Topic):
             del self._topics[key]
-            if entity.on_deleted is not None:
-                entity.on_deleted()
-                entity.on_deleted = None
         elif not isinstance(entity, TransferQueue):
             del self._queues[key]
 
@@ -384,7 +379,7 @@ class Registry:
         live_records.meta = UNPLACED
 
 
-def _no_links() -> Generator[None, None, None]:
+def _no_links(entities: Sequence[QueueEntity]) -> Generator[None, None, None]:
     yield from ()
 
 

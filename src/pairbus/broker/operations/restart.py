@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from pairbus.broker.model.entity import QueueEntity, TransferQueue
-from pairbus.broker.model.topic import Subscription, Topic
+from pairbus.broker.model.topic import Subscription
 from pairbus.broker.model.transaction import rolled_back
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.replay import PartialReplay, held_bytes
@@ -108,10 +108,6 @@ class RestartOperations:
         for segment, nbytes in rebuilt.held.items():
             # The others release as much as they hold when they are taken apart.
             self._journal.reclaim(segment, nbytes)
-        for old in rebuilt.old:
-            old.active.on_deleted = old.dead_letter.on_deleted = None
-            if isinstance(old, Topic):
-                old.on_deleted = None
         # Subscriptions first: their topic would drop them one by one.
         for old in sorted(rebuilt.old, key=lambda each: not isinstance(each, Subscription)):
             self._registry.forget(old, self._store.forget)
