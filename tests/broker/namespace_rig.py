@@ -25,7 +25,7 @@ from pairbus.broker.model.shared_bodies import Copy, Shared
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.slices import Slices
+from pairbus.broker.slices import Slices, finish
 from pairbus.broker.storage.replay import parts_of
 from pairbus.journal import Journal, Options, Record
 from tests.message_view import View
@@ -54,11 +54,6 @@ def id_of(payload: bytes) -> Any:
 
 def properties_of(payload: bytes) -> dict[str, object]:
     return View(payload).application_properties
-
-
-def finished(work: Generator[None, None, T]) -> T:
-    """Return the result of what is done in slices."""
-    return Slices().start(work, lambda job: None).result()
 
 
 def condition(answer: object) -> str | None:
@@ -142,7 +137,7 @@ class Rig:
         while self.namespace.maintenance.take_some_apart():
             pass
         resident, copies = 0, defaultdict[Shared, list[Copy]](list)
-        for entity in self.namespace._store.by_id.values():
+        for entity in self.namespace.store.by_id.values():
             assert entity.pending_bytes >= 0
             for queue in (entity.active, entity.dead_letter):
                 messages = list(queue.scan(0))
@@ -176,7 +171,7 @@ class Rig:
         return True
 
     def _counts(self, record: Record) -> bool:
-        live_records = self.namespace.live_records
+        live_records = self.namespace.store.live_records
         if record.kind == records.TRANSACTION:
             return any(map(self._counts, parts_of(record, records.read_transaction(record.payload)[0])))
         kept = live_records.live(record)
@@ -240,7 +235,7 @@ class Rig:
         return sum(segment.live for segment in self.journal.segments())
 
     def compact(self, meanwhile: Callable[[], object] = lambda: None) -> int | None:
-        task = self.loop.create_task(self.journal.compact(self.namespace.live_records))
+        task = self.loop.create_task(self.journal.compact(self.namespace.store.live_records))
         meanwhile()
         while not task.done():
             self.loop.run_until_complete(asyncio.sleep(0))
@@ -394,7 +389,7 @@ class Rig:
         return answers[0]
 
     def peeked(self, path: str = "orders", start: int = 0, count: int = 10_000) -> list[bytes]:
-        return finished(self.namespace.receive.peek(self.queue(path), start, count, self.now))
+        return finish(self.namespace.receive.peek(self.queue(path), start, count, self.now))
 
     def bodies(self, path: str = "orders") -> list[bytes]:
         return [body_of(payload) for payload in self.peeked(path)]

@@ -20,6 +20,7 @@ from pairbus.amqp.message import Header, Properties, encode_message
 from pairbus.broker import Broker, serve
 from pairbus.broker.control.control_socket import request
 from pairbus.broker.format.content import PING_CONTENT_TYPE
+from pairbus.broker.slices import finish
 from pairbus.wire import Refused, WireClient, WireError
 from tests.untidy_sdk import UNTIDY_SDK
 from tests.waiting import soon
@@ -54,7 +55,7 @@ class Bench:
         """The three books agree."""
         found = self.flushed()
         assert added_up(found) == counted(self.broker, "contoso")
-        assert exposed(self.broker.metrics.exposition("contoso"), "contoso") == counted(self.broker, "contoso")
+        assert exposed(finish(self.broker.metrics.exposition("contoso")), "contoso") == counted(self.broker, "contoso")
         return found
 
     def of(self, entity: str, *kinds: str) -> list[Event]:

@@ -15,7 +15,8 @@ from pairbus.broker.model.description import QueueDescription
 from pairbus.broker.model.outcomes import Complete, DeadLetter, Defer, Release
 from pairbus.broker.model.partitions import COUNT_MASK, PARTITION_SHIFT, PARTITIONS, partition_for
 from pairbus.broker.model.transaction import Send, Transaction
-from tests.broker.namespace_rig import DEAD, Rig, body_of, finished, make, make_special, refused
+from pairbus.broker.slices import finish
+from tests.broker.namespace_rig import DEAD, Rig, body_of, make, make_special, refused
 from tests.message_view import View
 
 ALL = 1000
@@ -110,7 +111,7 @@ def test_one_partition_down_leaves_the_others_serving(parts: Rig) -> None:
         assert parts.send(b"round") is None
     counts = [partition for partition, _ in numbers(parts)]
     assert [counts.count(partition) for partition in range(PARTITIONS)] == [2, 2, 2, 1, 2, 2, 2, 2, 2, 3] + [2] * 6
-    peeked = finished(parts.namespace.receive.peek(parts.queue(), 0, ALL, parts.now))
+    peeked = finish(parts.namespace.receive.peek(parts.queue(), 0, ALL, parts.now))
     assert b"3" not in map(body_of, peeked)
     assert parts.queue().available == 2 * PARTITIONS - 1
     assert b"3" not in parts.received(ALL)
@@ -134,7 +135,7 @@ def test_peek_by_the_number_after_the_last_sees_each_message_once(parts: Rig) ->
         parts.send(b"%d" % number)
     seen: list[bytes] = []
     start = 0
-    while peeked := finished(parts.namespace.receive.peek(parts.queue(), start, 3, parts.now)):
+    while peeked := finish(parts.namespace.receive.peek(parts.queue(), start, 3, parts.now)):
         seen += map(body_of, peeked)
         start = View(peeked[-1]).message_annotations["x-opt-sequence-number"] + 1
     assert sorted(seen, key=int) == [b"%d" % number for number in range(40)]

@@ -26,6 +26,7 @@ from pairbus.broker import Broker, serve, serve_sync
 from pairbus.broker.amqp.connection import AmqpConnection
 from pairbus.broker.control import control_socket
 from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.slices import finish
 from pairbus.broker.telemetry import metering, metrics
 from pairbus.connection_string import ConnectionString
 from pairbus.errors import BrokerError, PairbusError
@@ -115,7 +116,7 @@ async def test_namespaces_know_nothing_of_each_other(tmp_path: Path) -> None:
 
 async def test_all_namespaces_share_one_slice_a_turn(tmp_path: Path) -> None:
     async with serve("contoso", "fabrikam", data=tmp_path) as broker:
-        assert all(server.namespace._store.slices is broker.slices for server in broker.namespaces.values())
+        assert all(server.namespace.store.slices is broker.slices for server in broker.namespaces.values())
 
 
 async def test_time_goes_on_although_something_that_is_due_fails(
@@ -268,7 +269,7 @@ async def test_what_was_counted_for_deleted_entities_is_merged_in_time(
         for path in (*kept, "gone", "gone/$DeadLetterQueue"):
             host.recorder.polled(path, "app", 0.0)
         async with asyncio.timeout(20):
-            while "gone" in (page := broker.metrics.exposition("contoso")):
+            while "gone" in (page := finish(broker.metrics.exposition("contoso"))):
                 await asyncio.sleep(0.01)
     assert 'pairbus_empty_receives_total{namespace="contoso",entity="(other)"} 2' in page
     assert 'pairbus_operations_total{namespace="contoso",entity="(other)",operation="poll",cause="app"} 2' in page

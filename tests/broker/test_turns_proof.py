@@ -13,7 +13,7 @@ import pytest
 
 from pairbus.broker.model.message import Message
 from pairbus.broker.model.queue import AT_ONCE_MAX, MessageQueue
-from pairbus.broker.slices import SLICE_S, Slices
+from pairbus.broker.slices import SLICE_S, Slices, finish
 from pairbus.broker.telemetry.metrics import Metrics, Sample
 from pairbus.journal import Options
 
@@ -206,9 +206,9 @@ def test_a_deleted_topic_lets_go_of_its_subscriptions_one_by_one(rig: Rig, turns
     rig.namespace.registry.delete_topic("news", rig.now, answers.append)
     rig.turn()
     rig.answer()
-    assert not answers and len(rig.namespace._store.by_id) > 40
+    assert not answers and len(rig.namespace.store.by_id) > 40
     turns.finish()
-    assert answers == [None] and not rig.namespace._store.by_id
+    assert answers == [None] and not rig.namespace.store.by_id
 
 
 def test_a_deleted_queue_is_taken_apart_in_steps(rig: Rig, turns: Turns) -> None:
@@ -317,11 +317,11 @@ def test_the_metrics_of_many_entities(turns: Turns) -> None:
 
     metrics.gauge("queue_bytes", "Bytes.", read)
     answers: list[str] = []
-    turns.slices.start(metrics.exposition_in_slices("contoso"), lambda job: answers.append(job.result()))
+    turns.slices.start(metrics.exposition("contoso"), lambda job: answers.append(job.result()))
     turn_max = 100 * int(SLICE_S / UNIT_S + 1)
     before = 0
     while not answers:
         assert len(written) - before <= turn_max
         before = len(written)
         turns.turn()
-    assert answers == [metrics.exposition("contoso")]
+    assert answers == [finish(metrics.exposition("contoso"))]

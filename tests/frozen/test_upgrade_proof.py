@@ -79,7 +79,7 @@ def disk_of(journal: Path) -> SimulatedDisk:
 
 def held(rig: Rig) -> tuple[Any, ...]:
     namespace = rig.namespace
-    entities = [(each.name, each.document()) for each in namespace._store.by_id.values() if each.name != "-"]
+    entities = [(each.name, each.document()) for each in namespace.store.by_id.values() if each.name != "-"]
     return sorted(namespace.contents()), sorted(entities, key=str)
 
 
@@ -87,7 +87,7 @@ def upgrade(rig: Rig) -> None:
     """Write all that there is anew, as compaction does while the broker runs."""
     rig.run()
     for _ in range(len(rig.journal.segments())):
-        task = rig.loop.create_task(rig.journal.compact(rig.namespace.live_records))
+        task = rig.loop.create_task(rig.journal.compact(rig.namespace.store.live_records))
         try:
             while not task.done():
                 rig.loop.run_until_complete(asyncio.sleep(0))

@@ -88,7 +88,7 @@ class SimulatedMachine:
     def is_behind(self) -> bool:
         """Whether settlements that were answered are to be written again, since the disk failed, or are not yet synced
         after that."""
-        log = self.server.namespace.journal._log if self.is_serving and self.server is not None else None
+        log = self.server.namespace.store.journal._log if self.is_serving and self.server is not None else None
         return log is not None and (log._redo != [] or any(entry[5] & ANSWERED for entry, _ in log._unsynced))
 
     @property

@@ -275,7 +275,7 @@ class Run:
 
     def _check_transactions(self, server: NamespaceServer) -> None:
         """A transaction with something to do with an entity that fails is rolled back with it."""
-        for transaction in server.namespace._store.transactions._started:
+        for transaction in server.namespace.store.transactions._started:
             for operation in transaction.operations if transaction.state == OPEN else ():
                 is_send = isinstance(operation, Send)
                 for queue in (operation.target, operation.via) if is_send else (operation.queue,):
@@ -429,7 +429,7 @@ class Run:
     async def _let_journal_go_home(self) -> None:
         """Wait until the journal has noticed that its folders answer, and is written in its own."""
         await asyncio.sleep(self.world.stall_s + 1.0)
-        log = self.machine.server.namespace.journal._log if self.machine.server is not None else None
+        log = self.machine.server.namespace.store.journal._log if self.machine.server is not None else None
         if log is not None and (log.stalled or log.folder != log.home):
             raise Violation(f"the folders answer, but the journal waits for {log.stalled} or stays in {log.folder}")
 
@@ -518,16 +518,16 @@ class Run:
             "receivers": sum(len(dispatcher._sources) for dispatcher in server._dispatchers.values()),
             "receivers that wait for a session": sum(len(each._waiting) for each in server._session_waiters.values()),
             "bytes of clients without a token": server.unauthenticated.held_bytes,
-            "open transactions": len(namespace._store.transactions),
-            "bytes of open transactions": namespace._store.transactions.size_bytes,
+            "open transactions": len(namespace.store.transactions),
+            "bytes of open transactions": namespace.store.transactions.size_bytes,
             "messages": namespace.message_count,
             "bytes of messages": namespace.resident_bytes,
-            "suspended entities": sum(each.suspended is not None for each in namespace._store.by_id.values()),
+            "suspended entities": sum(each.suspended is not None for each in namespace.store.by_id.values()),
             "queues to take apart": len(namespace.maintenance._deleted),
-            "links": sum(entity.links for entity in namespace._store.by_id.values()),
+            "links": sum(entity.links for entity in namespace.store.by_id.values()),
             "transfer queues of nobody": sum(
-                isinstance(each, TransferQueue) and namespace._store.by_id.get(each.owner_id) is not each.owner
-                for each in namespace._store.by_id.values()
+                isinstance(each, TransferQueue) and namespace.store.by_id.get(each.owner_id) is not each.owner
+                for each in namespace.store.by_id.values()
             ),
         }
         for what, count in left.items():

@@ -215,7 +215,7 @@ class NamespaceServer:
         self.namespace.forwarding.on_forwarding = self._refuse_receivers
         self.namespace.forwarding.is_busy = self._is_busy
         if ledger is not None:
-            self.namespace.observe_removals(self.recorder.witnessed)
+            self.namespace.store.observer = self.recorder.witnessed
             # after the connections have ended: from then on nothing changes any more
             self._ends.push_async_callback(self._write_last_inventory, ledger)
         self._ends.push_async_callback(self._listener.close)
@@ -225,7 +225,7 @@ class NamespaceServer:
             lambda token, now: verify(token, now, self.authorization_rules, skew=HTTP_SKEW_S),
             self.clock,
             refusal=lambda entity, now: self.faults.refusal("manage", entity or None, now),
-            metrics=lambda: self._broker.metrics.exposition_in_slices(self.name),
+            metrics=lambda: self._broker.metrics.exposition(self.name),
             trouble=lambda: _journal_trouble(journal),
             answered=self.recorder.answered,
             ports=lambda: self.ports,

@@ -26,6 +26,7 @@ from pairbus.broker.access.unauthenticated import (
     TOTAL_BYTES_MAX,
     UnauthenticatedQuota,
 )
+from pairbus.broker.slices import finish
 from pairbus.testing import ManualClock
 from tests.broker.attack_words import SASL_HEADER, Target, attach, begun, frame, let_in, opened, put_token, transfer
 from tests.broker.attacks import client_hello, connected
@@ -314,7 +315,7 @@ async def test_who_has_shown_no_token_after_a_minute_is_cut_off_heartbeats_or_no
         assert "No token was put" in await stranger.until_closed()
         await soon(lambda: len(host.connections) == 2)
         assert broker.unauthenticated.held_bytes == 0
-        assert "pairbus_tokenless_bytes 0" in broker.metrics.exposition("contoso")
+        assert "pairbus_tokenless_bytes 0" in finish(broker.metrics.exposition("contoso"))
 
 
 @pytest.mark.slow

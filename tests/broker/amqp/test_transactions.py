@@ -479,7 +479,7 @@ async def test_who_leaves_rolls_back(broker: Broker, sdk: Sdk, leave: Any) -> No
     transaction = await client.transaction(queue)
     await receiver.complete(one, transaction=transaction)
     await sender.send(make(b"new"), transaction=transaction)
-    store = broker.namespaces["contoso"].namespace._store
+    store = broker.namespaces["contoso"].namespace.store
     assert len(store.transactions) == 1
     await leave(client, transaction)
     await soon(lambda: len(store.transactions) == 0)

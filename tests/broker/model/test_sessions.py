@@ -10,7 +10,8 @@ from pairbus.broker.model.message import DEFERRED, LOCKED, READY, SETTLING, Mess
 from pairbus.broker.model.outcomes import LocksLost
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import SessionLock, Sessions
-from tests.broker.namespace_rig import counting_tokens, finished
+from pairbus.broker.slices import finish
+from tests.broker.namespace_rig import counting_tokens
 
 LOCK_S = 30.0
 
@@ -183,10 +184,10 @@ def test_listing(world: World) -> None:
     stated.state = Stored(1, 2, 3)
     stated.updated_at = 50.0
     world.accept("empty")
-    assert finished(world.sessions.listed(None, 0, 100)) == ["b", "a", "c"]
-    assert finished(world.sessions.listed(None, 1, 1)) == ["a"]
-    assert finished(world.sessions.listed(49.0, 0, 100)) == ["c"]
-    assert finished(world.sessions.listed(50.0, 0, 100)) == []
+    assert finish(world.sessions.listed(None, 0, 100)) == ["b", "a", "c"]
+    assert finish(world.sessions.listed(None, 1, 1)) == ["a"]
+    assert finish(world.sessions.listed(49.0, 0, 100)) == ["c"]
+    assert finish(world.sessions.listed(50.0, 0, 100)) == []
 
 
 def test_what_is_over_is_not_kept(world: World) -> None:

@@ -196,7 +196,7 @@ def test_a_copy_made_while_it_becomes_active_does_not_make_it_two(rig: Rig) -> N
     rig.grow()
     rig.now = 1060.0
     rig.namespace.tick(rig.now)  # the record is on its way
-    task = rig.loop.create_task(rig.journal.compact(rig.namespace.live_records))
+    task = rig.loop.create_task(rig.journal.compact(rig.namespace.store.live_records))
     rig.loop.run_until_complete(asyncio.sleep(0))
     rig.turn()
     with rig.reopened() as again:  # the activation, and behind it a copy that calls it scheduled

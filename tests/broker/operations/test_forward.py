@@ -51,7 +51,7 @@ def reason(payload: bytes) -> object:
 def where(rig: Rig) -> dict[str, list[bytes]]:
     """All messages of a namespace, by path."""
     found: dict[str, list[bytes]] = {}
-    for entity in rig.namespace._store.by_id.values():
+    for entity in rig.namespace.store.by_id.values():
         for queue in (entity.active, entity.dead_letter):
             if len(queue):
                 found[queue.path] = rig.bodies(queue.path)
@@ -405,7 +405,7 @@ def test_a_topic_publishes_what_is_forwarded_to_it_by_its_rules(bare: Rig) -> No
 
 def test_a_topic_that_nobody_subscribes_to_takes_a_message_all_the_same(bare: Rig) -> None:
     told: list[tuple[Any, ...]] = []
-    bare.namespace.observe_removals(lambda *each: told.append(each))
+    bare.namespace.store.observer = lambda *each: told.append(each)
     bare.create_topic(requires_duplicate_detection=True)
     bare.create("first", forward_to="news")
     bare.send(b"a", path="first")

@@ -41,7 +41,7 @@ class Turns:
         self.rig = rig
         self.made = self.units = self.most = 0
         self._soon: list[Callable[[], None]] = []
-        rig.namespace._store.slices = Slices(self._clock, self._soon.append, slice_s=UNITS)
+        rig.namespace.store.slices = Slices(self._clock, self._soon.append, slice_s=UNITS)
 
     def _clock(self) -> float:
         """Return a time that passes by one with each unit: the clock is read after each."""
@@ -50,7 +50,7 @@ class Turns:
 
     @property
     def slices(self) -> Slices:
-        return self.rig.namespace._store.slices
+        return self.rig.namespace.store.slices
 
     def slow_down(self) -> None:
         """Let a turn do no more than one unit from now on."""
@@ -286,7 +286,7 @@ def test_a_topic_that_is_deleted_meanwhile_takes_nothing(rig: Rig, turns: Turns,
     turns.run()
     refused(answers[0], conditions.NOT_FOUND)
     assert rig.live_bytes() == 0 or "news" not in rig.namespace.topics
-    assert rig.namespace.resident_bytes == rig.namespace._store.staged_bytes == 0
+    assert rig.namespace.resident_bytes == rig.namespace.store.staged_bytes == 0
     with rig.reopened() as again:
         assert again.namespace.notes == []
         assert again.namespace.message_count == 0
@@ -347,7 +347,7 @@ def test_beyond_the_bound_the_server_is_busy(rig: Rig, turns: Turns, monkeypatch
         refused(each, conditions.SERVER_BUSY, "Please wait")
     turns.run()
     assert [each for (each,) in answers if each is None]
-    assert rig.namespace._store.staged_bytes == 0
+    assert rig.namespace.store.staged_bytes == 0
     assert send(rig, red(b"x")) == []
     turns.run()
     assert rig.bodies(B)[-1] == b"x"
@@ -360,7 +360,7 @@ def test_one_batch_that_becomes_more_than_the_bound_is_too_large(
     answers = send(rig, *batch(20))
     turns.run()
     refused(answers[0], conditions.MESSAGE_SIZE_EXCEEDED, "Send fewer messages at once")
-    assert rig.namespace._store.staged_bytes == 0
+    assert rig.namespace.store.staged_bytes == 0
     assert counts(rig) == (0, 0)
 
 
@@ -370,7 +370,7 @@ def test_with_too_many_jobs_the_server_is_busy(rig: Rig, turns: Turns) -> None:
     refused(second[0], conditions.SERVER_BUSY)
     turns.run()
     assert first == [None]
-    assert rig.namespace._store.staged_bytes == 0
+    assert rig.namespace.store.staged_bytes == 0
 
 
 # crashes, shutdown, compaction
@@ -403,7 +403,7 @@ def test_when_the_broker_stops_what_is_written_is_there_and_the_rest_is_not(rig:
     turns.slices.close()
     assert (written, pending) == ([None], [])
     assert counts(rig) == (100, 5)
-    assert rig.namespace._store.staged_bytes == topic_of(rig).pending_bytes == 0
+    assert rig.namespace.store.staged_bytes == topic_of(rig).pending_bytes == 0
     refused(send(rig, *batch(5))[0], conditions.SERVER_BUSY)
 
 
@@ -501,7 +501,7 @@ def test_a_transaction_into_a_topic_that_is_disabled_meanwhile_is_rolled_back(ri
     turns.run()
     refused(answers[0], conditions.TRANSACTION_ROLLBACK, "SendDisabled")
     assert (*counts(rig), len(rig.queue())) == (0, 0, 0)
-    assert rig.namespace._store.staged_bytes == 0
+    assert rig.namespace.store.staged_bytes == 0
 
 
 def test_transactions_over_the_same_topics_do_not_block_each_other(rig: Rig, turns: Turns) -> None:

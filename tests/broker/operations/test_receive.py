@@ -117,7 +117,7 @@ def test_p48_of_a_session_what_can_be_read_is_taken_up_to_there() -> None:
         assert first is not None
         first.content = b"\x00\x53\x75\xa0\x01x"
         rig.queue().resident_bytes += first.length
-        rig.namespace._store.resident += first.length
+        rig.namespace.store.resident += first.length
         bodies, refusal, goes_on = take(rig, 10, rig.accept("a"))
         assert (bodies, refusal, goes_on) == ([b"x"], None, False)
         assert [number for number, _ in counts(rig)] == [2, 3]
@@ -172,7 +172,7 @@ def test_p48_those_of_a_queue_that_is_deleted_meanwhile_are_forgotten(rig: Rig) 
     assert deliver(rig) == [b"in the stall"]
     assert rig.do(rig.namespace.registry.delete_queue, "orders") is None
     resume(rig)
-    assert len(rig.namespace._store.unread) == 0 and other.available == 0
+    assert len(rig.namespace.store.unread) == 0 and other.available == 0
     assert rig.namespace.deadline is None
 
 

@@ -12,10 +12,11 @@ from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer
 from pairbus.broker.model.transaction import Send, Transaction
 from pairbus.broker.refusal import Refusal
+from pairbus.broker.slices import finish
 from pairbus.broker.storage.diagnostics import report
 from pairbus.journal import JournalError
 
-from ..namespace_rig import Rig, body_of, finished, make, make_special, refused
+from ..namespace_rig import Rig, body_of, make, make_special, refused
 from .test_transfer import TRANSFER, disable, through
 
 DOWN = Refusal(conditions.INTERNAL_ERROR, "it is being restarted")
@@ -84,12 +85,12 @@ def fill(rig: Rig) -> None:
 def seen(rig: Rig) -> dict[str, list[Any]]:
     """What can be peeked everywhere."""
     found: dict[str, list[Any]] = {}
-    for entity in rig.namespace._store.by_id.values():
+    for entity in rig.namespace.store.by_id.values():
         for queue in (entity.active, entity.dead_letter):
             found[queue.path] = [
                 (message.sequence_number, message.home, message.delivery_count, message.session_id, message.enqueued_at)
                 for message in queue.scan(0)
-            ] + finished(rig.namespace.receive.peek(queue, 0, 100, rig.now))
+            ] + finish(rig.namespace.receive.peek(queue, 0, 100, rig.now))
     return found
 
 
@@ -161,7 +162,7 @@ def test_p49_a_compaction_that_runs_comes_to_its_end_first(rig: Rig) -> None:
     while len(rig.journal.segments()) < 3:
         rig.send(b"x" * 100)
     count = len(rig.queue())
-    compaction = rig.loop.create_task(rig.journal.compact(rig.namespace.live_records))
+    compaction = rig.loop.create_task(rig.journal.compact(rig.namespace.store.live_records))
     rig.loop.run_until_complete(asyncio.sleep(0))
     assert restart(rig, "orders") == []
     assert compaction.done() and compaction.result() == 1
@@ -302,7 +303,7 @@ def test_p49_a_transfer_dead_letter_queue_that_was_only_looked_at_is_not_missing
 
 def test_p49_a_transfer_dead_letter_queue_is_not_made_while_its_owner_is_down(transfers: Rig) -> None:
     rig = transfers
-    known = set(rig.namespace._store.by_id)
+    known = set(rig.namespace.store.by_id)
 
     def meanwhile() -> None:
         rig.loop.run_until_complete(asyncio.sleep(0))
@@ -310,7 +311,7 @@ def test_p49_a_transfer_dead_letter_queue_is_not_made_while_its_owner_is_down(tr
         assert found is not None and found.entity.suspended == DOWN
 
     assert restart(rig, "unasked", meanwhile=meanwhile) == []
-    assert set(rig.namespace._store.by_id) == known
+    assert set(rig.namespace.store.by_id) == known
     assert through(rig, make(b"first"), via="unasked")[0] is None
     assert rig.bodies("unasked/$Transfer/$DeadLetterQueue") == [b"first"]
 

@@ -7,7 +7,8 @@ import pytest
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost
 from pairbus.broker.model.sessions import SessionLock
 from pairbus.broker.refusal import Refusal
-from tests.broker.namespace_rig import DEAD, Rig, body_of, finished, make_special, refused
+from pairbus.broker.slices import finish
+from tests.broker.namespace_rig import DEAD, Rig, body_of, make_special, refused
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_a_session_that_is_held_is_refused(rig: Rig) -> None:
 def test_where_no_session_can_be(rig: Rig, path: str, session_id: str | None, expected: str) -> None:
     rig.create("plain")
     refused(rig.namespace.sessions.accept(rig.queue(path), session_id, rig.now), expected)
-    assert finished(rig.namespace.sessions.list_ids(rig.queue("plain"), None, 0, 10)) == []
+    assert finish(rig.namespace.sessions.list_ids(rig.queue("plain"), None, 0, 10)) == []
     assert rig.set_state("a", b"", "plain") is not None
     assert rig.state("a", "plain") is None
 
@@ -145,7 +146,7 @@ def test_receive_and_delete_in_a_session(rig: Rig) -> None:
 
 def test_peek_and_batch_delete_by_session(rig: Rig) -> None:
     send(rig, ("a", b"1"), ("b", b"2"), ("a", b"3"))
-    peeked = finished(rig.namespace.receive.peek(rig.queue(), 0, 10, rig.now, "a"))
+    peeked = finish(rig.namespace.receive.peek(rig.queue(), 0, 10, rig.now, "a"))
     assert [body_of(payload) for payload in peeked] == [b"1", b"3"]
     rig.accept("a")
     assert rig.delete_messages(10, rig.now) == 1  # what is in nobody's hands
@@ -193,10 +194,10 @@ def test_state_outlives_messages_locks_and_the_broker(rig: Rig) -> None:
     assert rig.set_state("b", b"") is None
     for each in lives(rig):
         assert (each.state("a"), each.state("b")) == (b"two", b"")
-        listed = finished(each.namespace.sessions.list_ids(each.queue(), None, 0, 10))
+        listed = finish(each.namespace.sessions.list_ids(each.queue(), None, 0, 10))
         assert [id for id in listed if id != "filler"] == ["a", "b"]
         # set a moment after the first
-        assert "a" in finished(each.namespace.sessions.list_ids(each.queue(), each.now, 0, 10))
+        assert "a" in finish(each.namespace.sessions.list_ids(each.queue(), each.now, 0, 10))
     assert rig.set_state("a", None) is None
     for each in lives(rig):
         assert (each.state("a"), each.state("b")) == (None, b"")
@@ -226,7 +227,7 @@ def test_a_state_that_could_not_be_written_is_as_it_was(rig: Rig) -> None:
         assert rig.set_state("a", b"two") is not None
         assert rig.set_state("new", b"two") is not None
     assert rig.state("a") == b"one"
-    assert finished(rig.namespace.sessions.list_ids(rig.queue(), None, 0, 10)) == ["a"]
+    assert finish(rig.namespace.sessions.list_ids(rig.queue(), None, 0, 10)) == ["a"]
 
 
 @pytest.mark.parametrize("state", [b"new", None])

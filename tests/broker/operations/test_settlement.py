@@ -9,7 +9,8 @@ import pytest
 from pairbus.broker.model.message import Message
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, Release
 from pairbus.broker.refusal import Refusal
-from tests.broker.namespace_rig import DEAD, Rig, body_of, finished, make_special, properties_of, refused
+from pairbus.broker.slices import finish
+from tests.broker.namespace_rig import DEAD, Rig, body_of, make_special, properties_of, refused
 
 
 def lives(rig: Rig) -> Iterator[Rig]:
@@ -51,7 +52,7 @@ def test_deferred_is_deferred_after_a_kill_and_after_compaction(rig: Rig) -> Non
     for each in lives(rig):
         bodies = [body_of(each.namespace.receive.delivery(each.queue(), m, locked=True)) for m in each.acquire(5)]
         assert b"a" not in bodies
-        (payload,) = finished(each.namespace.receive.peek(each.queue(), 1, 1, each.now))
+        (payload,) = finish(each.namespace.receive.peek(each.queue(), 1, 1, each.now))
         assert body_of(payload) == b"a"
         messages, refusal = each.receive_deferred(1)
         assert (numbers(messages), refusal) == ([1], None)

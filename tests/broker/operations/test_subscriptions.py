@@ -123,7 +123,7 @@ def test_a_subscription_that_is_being_created_goes_with_its_topic(rig: Rig) -> N
     rig.namespace.registry.delete_topic("news", 1.0, answers.append)
     rig.run()
     assert answers == [None, None]
-    assert list(rig.namespace._store.by_id) == []
+    assert list(rig.namespace.store.by_id) == []
     with rig.reopened() as again:
         assert dict(again.namespace.topics) == {}
         assert again.namespace.notes == []

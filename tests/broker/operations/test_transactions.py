@@ -62,13 +62,13 @@ def client(rig: Rig) -> Client:
 
 
 def open_transactions(rig: Rig) -> OpenTransactions:
-    return rig.namespace._store.transactions
+    return rig.namespace.store.transactions
 
 
 def nothing_is_left(rig: Rig) -> None:
     transactions = open_transactions(rig)
     assert (len(transactions), transactions.size_bytes, transactions._tokens) == (0, 0, {})
-    assert all(entity.pending_bytes == 0 for entity in rig.namespace._store.by_id.values())
+    assert all(entity.pending_bytes == 0 for entity in rig.namespace.store.by_id.values())
 
 
 def test_sends_and_settlements_are_done_together_and_survive(client: Client) -> None:
@@ -375,7 +375,7 @@ def test_a_copy_that_compaction_makes_meanwhile_undoes_no_half_of_it(client: Cli
     filling = rig.grow(4)
     client.settle(tokens, outcome)
     client.send(make(b"new"), path="others", via="orders")
-    task = rig.loop.create_task(rig.journal.compact(rig.namespace.live_records))
+    task = rig.loop.create_task(rig.journal.compact(rig.namespace.store.live_records))
     answers = client.begin_commit()
     for _ in range(3):  # the copy is made behind the record of the commit, and both are written
         rig.loop.run_until_complete(_turn())

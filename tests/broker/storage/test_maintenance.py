@@ -130,7 +130,7 @@ def test_what_is_written_and_not_yet_answered_survives_compaction(rig: Rig) -> N
         rig.namespace.enqueue.send(rig.queue(), [make(body)], rig.now, answers.append)
     rig.turn()  # all written, in several segments, and nobody told
     assert len(rig.journal.segments()) > 2
-    live_records = rig.namespace.live_records
+    live_records = rig.namespace.store.live_records
     task = rig.loop.create_task(rig.journal.compact(live_records))
     for _ in range(20):
         rig.loop.run_until_complete(asyncio.sleep(0))

@@ -16,9 +16,9 @@ from pairbus.broker.model.description import QueueDescription, SubscriptionDescr
 from pairbus.broker.model.message import DEFERRED, SCHEDULED, Stored
 from pairbus.broker.model.rule_description import RuleDescription
 from pairbus.broker.model.topic import Subscription, Topic, subscription_document
+from pairbus.broker.slices import finish
 from pairbus.broker.storage.replay import CHANGES_RESIDENT_BYTES_MAX, PartialReplay, ReplayedState, rebuild
 from pairbus.journal import Record
-from tests.broker.namespace_rig import finished
 
 NAMED = QueueDescription(name="orders")
 
@@ -402,7 +402,7 @@ def test_sessions_before_and_after_their_queue_is_described() -> None:
     for history in (early, late):
         queue = history.rebuild().entities[1].active
         assert queue.sessions is not None
-        assert sorted(finished(queue.sessions.listed(None, 0, 10))) == ["a", "b"]
+        assert sorted(finish(queue.sessions.listed(None, 0, 10))) == ["a", "b"]
         lock = queue.sessions.accept(None, 100.0)
         assert lock is not None
         assert queue.available_in(lock) == 1
@@ -412,7 +412,7 @@ def test_the_last_state_stands() -> None:
     history = History().queue().state("a", b"one").state("a", b"two").state("b", b"three").state("b", None)
     sessions = history.rebuild().entities[1].active.sessions
     assert sessions is not None
-    assert finished(sessions.listed(7.0, 0, 10)) == ["a"]
+    assert finish(sessions.listed(7.0, 0, 10)) == ["a"]
     session = sessions.get("a")
     assert session is not None
     assert session.state is not None

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from pairbus.broker.slices import finish
 from pairbus.broker.telemetry import metrics as module
 from pairbus.broker.telemetry.metrics import OTHER, Metrics, NamespaceCounters
 
@@ -11,7 +12,9 @@ SAMPLE = re.compile(r'^pairbus_[a-z_]+(\{[a-z]+="(?:[^"\\\n]|\\.)*"(,[a-z]+="(?:
 
 
 def lines(metrics: Metrics, starting: str, namespace: str = "contoso") -> list[str]:
-    return [line for line in metrics.exposition(namespace).splitlines() if line.startswith(f"pairbus_{starting}")]
+    return [
+        line for line in finish(metrics.exposition(namespace)).splitlines() if line.startswith(f"pairbus_{starting}")
+    ]
 
 
 def test_counts_show_up_under_their_labels() -> None:
@@ -68,7 +71,7 @@ def test_the_page_is_prometheus_text_with_every_family_described_once() -> None:
     metrics.namespace("contoso").entity('odd "name"\\with\nall').refused("x")
     metrics.gauge("queue_messages", "Messages by state.", lambda _: [({"state": "active"}, 3), ({}, 1.5)])
     metrics.counter("pings_total", "Pings.", lambda _: [({}, 7)])
-    page = metrics.exposition("contoso")
+    page = finish(metrics.exposition("contoso"))
     assert page.endswith("\n")
     helps = [line.split()[2] for line in page.splitlines() if line.startswith("# HELP")]
     types = [line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")]
@@ -97,7 +100,8 @@ def test_a_page_shows_its_own_namespace_only() -> None:
         'pairbus_connections_total{namespace="a"} 1',
         'pairbus_connections{namespace="a"} 1',
     ]
-    assert 'namespace="b"' not in metrics.exposition("a") and "queue-of-b" not in metrics.exposition("a")
+    page = finish(metrics.exposition("a"))
+    assert 'namespace="b"' not in page and "queue-of-b" not in page
 
 
 def test_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.topic import SUBSCRIPTIONS, Topic
 from pairbus.broker.slices import Slices
 from pairbus.broker.storage.replay import rebuild
-from pairbus.broker.storage.store import RemovalObserver, Store, refusal_of_read
+from pairbus.broker.storage.store import Store, refusal_of_read
 from pairbus.broker.storage.unread import UNREAD_S
 from pairbus.journal import Journal
 
@@ -53,11 +53,9 @@ class Namespace:
     """The entities of a namespace and their messages, and what can be done with them."""
 
     def __init__(self, store: Store, name: str, quotas: Quotas) -> None:
-        self._store = store
+        self.store = store
         self.name = name
-        self.journal = store.journal
         self.notes = store.notes
-        self.live_records = store.live_records
         self.maintenance = store.maintenance
         self.slices = store.slices
         self.registry = Registry(store, name, quotas)
@@ -101,8 +99,8 @@ class Namespace:
         rebuilt = rebuild(journal.replay(), journal.release)
         self.notes += [f"{folder}: {note}" for note in rebuilt.notes]
         self.registry.restore(rebuilt.entities.values(), now)
-        self.live_records.next_id = rebuilt.next_id
-        self.live_records.meta = rebuilt.meta
+        store.live_records.next_id = rebuilt.next_id
+        store.live_records.meta = rebuilt.meta
         return self
 
     def __repr__(self) -> str:
@@ -111,7 +109,7 @@ class Namespace:
     @property
     def resident_bytes(self) -> int:
         """Bytes of message contents that are held in memory."""
-        return self._store.resident
+        return self.store.resident
 
     def resolve(self, path: str) -> MessageQueue | Topic | None:
         """Return the queue, dead-letter queue of either kind, subscription or topic at an address, or None
@@ -141,14 +139,9 @@ class Namespace:
 
     # ---- for ledgers and inventories
 
-    def observe_removals(self, observer: RemovalObserver) -> None:
-        """Call `observer` for every message that goes without a receiver's doing from now on: expired, taken by no
-        subscription, dead-lettered, cancelled or deleted."""
-        self._store.observer = observer
-
     @property
     def message_count(self) -> int:
-        return sum(len(entity.active) + len(entity.dead_letter) for entity in self._store.by_id.values())
+        return sum(len(entity.active) + len(entity.dead_letter) for entity in self.store.by_id.values())
 
     def contents(self) -> Iterator[tuple[str, int, str | None]]:
         """Yield path, sequence number and message id of every message, whatever its state.
@@ -156,17 +149,17 @@ class Namespace:
         What happens between two steps may be included or not; what is dead-lettered meanwhile may come twice, and is
         never left out.
         """
-        for entity in list(self._store.by_id.values()):
+        for entity in list(self.store.by_id.values()):
             for queue in (entity.active, entity.dead_letter):
                 for message in queue.scan(0):
-                    yield queue.path, message.sequence_number, self._store.message_id(message)
+                    yield queue.path, message.sequence_number, self.store.message_id(message)
 
     # ---- time
 
     @property
     def deadline(self) -> float | None:
         """When `tick` next has something to do, as far as was known at its end; None: never."""
-        store = self._store
+        store = self.store
         earliest = min(self._due_at, store.transactions.deadline(), store.unread.deadline, self.forwarding.deadline)
         return None if earliest == inf else earliest
 
@@ -192,7 +185,7 @@ class Namespace:
         earliest = self._now + _RETRY_S
         try:
             deadlines = [inf]
-            for queue in list(self._store.watched):
+            for queue in list(self.store.watched):
                 for _ in range(_UNITS):
                     deadline = self._do_due(queue)
                     yield
@@ -220,7 +213,7 @@ class Namespace:
             self.enqueue.activate_due(queue, now)
         deadline = queue.deadline()
         if deadline is None:
-            self._store.watched.pop(queue, None)
+            self.store.watched.pop(queue, None)
             return inf
         return deadline
 
@@ -238,9 +231,9 @@ class Namespace:
     def shift(self, seconds: float) -> None:
         """Adapt to a wall clock that was set: locks, idle times and windows keep what was left of them. Call `tick`
         afterwards."""
-        self._store.transactions.shift(seconds)
-        self._store.unread.shift(seconds)
-        for entity in self._store.by_id.values():
+        self.store.transactions.shift(seconds)
+        self.store.unread.shift(seconds)
+        for entity in self.store.by_id.values():
             entity.shift(seconds)
         self.forwarding.shift(seconds)
 

@@ -159,7 +159,8 @@ class Store:
         self.watched: dict[MessageQueue, None] = {}
         #: Queues whose receivers wait until the messages are out whose lifetime is over.
         self.clearing: set[MessageQueue] = set()
-        #: Called for messages that leave without their receivers' action, if a ledger is kept.
+        #: Called, if a ledger is kept, for each message that leaves without a receiver's action: expired, taken by no
+        #: subscription, dead-lettered, cancelled or deleted.
         self.observer: RemovalObserver | None = None
         self.live_records = LiveRecords(self.by_id, journal.read, journal.release)
         self.maintenance = Maintenance(journal, self.live_records, self.notes)

@@ -143,12 +143,9 @@ class Metrics:
         """Add a family that only grows, and begins again at 0 when the broker does."""
         self._families[name] = ("counter", help_text, read)
 
-    def exposition(self, namespace: str) -> str:
-        """Return the page of one namespace in Prometheus' text format 0.0.4; families and samples in a fixed order."""
-        return "\n".join(_Page(namespace, self.namespace(namespace)).lines(self._families)) + "\n"
-
-    def exposition_in_slices(self, namespace: str) -> Generator[None, None, str]:
-        """Do as `exposition`; a hundred lines are written between two steps."""
+    def exposition(self, namespace: str) -> Generator[None, None, str]:
+        """Return the page of one namespace in Prometheus' text format 0.0.4; families and samples in a fixed order. To
+        be done in slices."""
         lines: list[str] = []
         for line in _Page(namespace, self.namespace(namespace)).lines(self._families):
             lines.append(line)
