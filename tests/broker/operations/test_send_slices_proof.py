@@ -57,14 +57,14 @@ class Records:
 def test_no_turn_reads_more_than_its_slice(rig: Rig, turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     records = Records(rig, monkeypatch)
     read = 0
-    new_token = rig.namespace._store.new_token
+    new_token = rig.namespace.store.new_token
 
     def counted() -> bytes:
         nonlocal read
         read += 1
         return new_token()
 
-    rig.namespace._store.new_token = counted
+    rig.namespace.store.new_token = counted
     answers = send(rig, *[encode_message(body=b"x")] * MANY, path="orders")  # each is given an id when it is read
     most = read
     while turns.slices:
@@ -117,7 +117,7 @@ def test_quota_and_entity_are_those_of_the_commit(rig: Rig, turns: Turns) -> Non
     turns.do(rig.namespace.registry.update, replace(queue.entity.description, status="SendDisabled"))
     turns.run()
     refused(disabled[0], conditions.ENTITY_DISABLED)
-    assert (len(queue), queue.entity.pending_bytes, rig.namespace._store.staged_bytes) == (0, 0, 0)
+    assert (len(queue), queue.entity.pending_bytes, rig.namespace.store.staged_bytes) == (0, 0, 0)
 
 
 def test_a_queue_that_is_deleted_meanwhile_takes_nothing(rig: Rig, turns: Turns) -> None:
