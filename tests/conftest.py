@@ -34,8 +34,8 @@ os.environ["no_proxy"] = ",".join(
 REQUIRE_ALL = os.environ.get("PAIRBUS_REQUIRE") == "all"
 
 
-#: Slow tests in these places start Spark in their own process. Those of a group go to one worker, one after the other: a
-#: session costs half a gigabyte and many seconds, and a process can have one only. There are two groups, for two workers.
+#: Slow tests in these places start Spark in their own process. Those of a group go to one worker, one after the other:
+#: a session costs half a gigabyte and many seconds, and a process can have one only. Two workers, two groups.
 #: Any other file stays on one worker, with its broker; what starts Spark by commands alone, as the drill does, too.
 SPARK = {
     "reports": ("tests/spark/reports/", "tests/spark/test_cost_proof.py", "tests/spark/test_reports_proof.py"),
