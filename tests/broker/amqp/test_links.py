@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import struct
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,11 @@ from pairbus.amqp.performative_types import (
 from pairbus.amqp.performatives import decode_performative
 from pairbus.amqp.types import Symbol, Timestamp
 from pairbus.broker import Broker, NamespaceServer
+from pairbus.broker.amqp import links
 from pairbus.broker.amqp.links import outcome_of
 from pairbus.broker.control.control_socket import request
 from pairbus.broker.control.faults import Fault
+from pairbus.broker.format.content_checks import Checked
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, Release
 from pairbus.journal import Journal, JournalFailed
 from pairbus.testing import fault
@@ -472,6 +474,34 @@ async def test_a_connection_that_is_lost_while_a_large_message_is_checked(
             await sending
     await soon(lambda: not served.connections)
     assert len(served.namespace.slices) == 0
+    assert await ids_in(wire, queue) == []
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_an_error_of_the_check_closes_the_connection_that_it_is_about(
+    broker: Broker,
+    wire: WireClient,
+    queues: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_late: bool,
+) -> None:
+    queue, _ = queues
+    served = broker.namespaces["contoso"]
+    look_late(served, monkeypatch)
+
+    def failing(payload: bytes, is_batch: bool) -> Generator[None, None, Checked]:
+        for _ in range(10 * is_late):
+            yield
+        raise ValueError("a bug")
+
+    async with WireClient.from_connection_string(served.connection_string) as client:
+        sender = await client.sender(queue)
+        with monkeypatch.context() as patched:
+            patched.setattr(links, "checking", failing)
+            with pytest.raises(WireError, match="the broker failed to handle a request"):
+                await sender.send(many_values("unlucky"))
+    assert "a connection is closed after an error" in caplog.text
     assert await ids_in(wire, queue) == []
 
 

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from pairbus.amqp.message import Properties, encode_message
 from pairbus.amqp.types import Array, Int, Timestamp, UInt
 from pairbus.broker import Broker
+from pairbus.broker.amqp import links
+from pairbus.broker.amqp.requests import Request, read_request
 from pairbus.broker.model.message import DEFERRED, SETTLING
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.wire import WireClient
@@ -34,6 +37,32 @@ async def test_a_peek_may_leave_the_bodies_out(broker: Broker) -> None:
             assert len(view.body) == length
         with pytest.raises(Refused, match="omit-message-body is 'yes'; a boolean is needed"):
             await client.request(queue, "com.microsoft:peek-message", {**asked, "omit-message-body": "yes"})
+
+
+async def test_a_request_of_too_many_values_is_refused_before_it_is_decoded(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace = broker.namespaces["contoso"]
+    queue = await Sdk(True, namespace).queue()
+    sizes: list[int] = []
+
+    def reading(payload: bytes) -> Request:
+        sizes.append(len(payload))
+        return read_request(payload)
+
+    monkeypatch.setattr(links, "read_request", reading)
+    peek: dict[str, Any] = {"from-sequence-number": 1, "message-count": 1}
+    async with WireClient.from_connection_string(namespace.connection_string, timeout=10.0) as client:
+        for value in ([None] * 900_000, [{}] * 300_000, Array.of(0x50, [0] * 900_000)):
+            with pytest.raises(Refused, match="may have some 70000 values"):
+                await client.request(queue, "com.microsoft:peek-message", {**peek, "more": value})
+        assert max(sizes) < 10_000
+        due = {"x-opt-scheduled-enqueue-time": Timestamp(4_000_000_000_000)}
+        payload = encode_message(message_annotations=due, properties=Properties(message_id="m"), body=b"x")
+        said = {"message-id": "m", "session-id": None, "partition-key": None, "via-partition-key": None}
+        messages = [{**said, "message": payload}] * 4500
+        _, body = await client.request(queue, "com.microsoft:schedule-message", {"messages": messages})
+        assert len(body["sequence-numbers"]) == 4500
 
 
 async def test_a_message_that_is_being_deferred_is_waited_for(broker: Broker) -> None:

@@ -33,6 +33,7 @@ from pairbus.broker.format.content_checks import (
     VALUES_AT_ONCE,
     Checked,
     checking,
+    checking_request,
 )
 from pairbus.broker.server import NamespaceServer
 from pairbus.broker.slices import finish
@@ -375,6 +376,33 @@ def test_an_array_that_is_not_sound_is_refused(body: bytes) -> None:
         take_in(VALUE + body, str)
     with pytest.raises(AmqpError):
         decode(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_taken"),
+    [
+        (compound(0xD0, 60_000, b"\x40" * 60_000), True),
+        (compound(0xD0, 80_000, b"\x40" * 80_000), False),
+        (compound(0xD0, 20_000, b"\xc0\x01\x00" * 20_000), True),
+        (compound(0xD0, 25_000, b"\xc0\x01\x00" * 25_000), False),
+        (compound(0xF0, 80_000, b"\x50" + bytes(80_000)), False),
+        (compound(0xD0, 1, compound(0xD1, 80_000, b"\x40" * 80_000)), False),
+        (compound(0xD0, 40_000, b"\x00\x53\x01\x40" * 40_000), False),
+    ],
+)
+def test_the_values_of_a_request_are_counted_in_slices(body: bytes, is_taken: bool) -> None:
+    work = checking_request(VALUE + body)
+    steps = 0
+    while True:
+        try:
+            next(work)
+            steps += 1
+        except StopIteration as end:
+            checked = end.value
+            break
+    assert checked == VALUE + body
+    assert checked.error is None if is_taken else checked.error.condition == MESSAGE_SIZE_EXCEEDED
+    assert steps >= 20_000 // VALUES_AT_ONCE or body[0] == 0xF0
 
 
 def test_what_is_wrong_with_a_large_message_is_kept_for_who_takes_it() -> None:

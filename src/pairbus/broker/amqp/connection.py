@@ -36,7 +36,6 @@ from pairbus.amqp.events import (
     TransactionalDelivered,
 )
 from pairbus.amqp.link import Link, ReceiverLink
-from pairbus.amqp.message import BATCH_FORMAT
 from pairbus.amqp.performative_types import Error, TransactionalState
 from pairbus.amqp.performatives import ACCEPTED_BYTES
 from pairbus.amqp.sasl import SaslServer
@@ -45,7 +44,7 @@ from pairbus.amqp.types import Symbol
 from pairbus.billing import APP, cause_in
 from pairbus.broker.access import unauthenticated
 from pairbus.broker.access.authorization import Authorization
-from pairbus.broker.format.content_checks import AT_ONCE_BYTES_MAX, Checked, checking
+from pairbus.broker.format.content_checks import AT_ONCE_BYTES_MAX, Checked
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import SessionLock
 from pairbus.broker.model.transaction import Transaction
@@ -87,9 +86,6 @@ _LOCK_LOST = rejected(
 class AmqpConnection(asyncio.Protocol):
     """The asyncio protocol of a client's connection, and the interface for the nodes behind its links."""
 
-    #: The check of a large message that is under way; what came after it on the connection waits.
-    _check: Job[Checked] | None = None
-
     def __init__(self, host: NamespaceServer) -> None:
         self.host = host
         self.loop = host.loop
@@ -121,8 +117,7 @@ class AmqpConnection(asyncio.Protocol):
         #: It has no token yet, and may use very little memory (access/unauthenticated.py).
         self._is_unauthenticated = True
         self._unauthenticated_since = host.clock()
-        self._unauthenticated_links = 0
-        self._unauthenticated_sessions = 0
+        self._unauthenticated_links = self._unauthenticated_sessions = 0
         self._login: list[Claims] = []  # what the key permits that SASL PLAIN named
         self._is_secure = False
         self._largest_read = 0
@@ -132,6 +127,7 @@ class AmqpConnection(asyncio.Protocol):
         self._is_holding = False
         self._reading = True
         self._unread = b""
+        self._check: Job[Checked] | None = None  # of a large message; what came after it on the connection waits
         self._events: Iterator[Event] = iter(())
         self._is_behind = False
         self._is_scheduled = False
@@ -199,9 +195,7 @@ class AmqpConnection(asyncio.Protocol):
                 position += _SLICE_BYTES
                 self._events = iter(self._engine.receive(piece, self.loop.time()))
         except Exception:
-            # a bug of ours: only this client is affected
-            log.exception("%s: a connection is closed after an error", self.host.name)
-            self.close(Refusal(conditions.INTERNAL_ERROR, "the broker failed to handle a request; see its log"))
+            self._fail()
             done, position = True, len(unread)
         self._unread = unread[position:]
         self._flush()
@@ -215,6 +209,11 @@ class AmqpConnection(asyncio.Protocol):
             self._is_behind = not done
             self._update_reading()
         self._go_on_soon()
+
+    def _fail(self) -> None:
+        """Close the connection after an error that is a bug of ours: only this client is affected."""
+        log.exception("%s: a connection is closed after an error", self.host.name)
+        self.close(Refusal(conditions.INTERNAL_ERROR, "the broker failed to handle a request; see its log"))
 
     def _account(self) -> None:
         """Report how much is held for a client that has put no token, and close the connection if that is too much."""
@@ -621,11 +620,12 @@ class AmqpConnection(asyncio.Protocol):
 
     def _is_checked(self, event: Delivered) -> bool:
         """Return whether a message may be taken now. A large one is checked in slices first, and then comes again."""
-        node = event.link.context
-        if len(event.payload) <= AT_ONCE_BYTES_MAX or not isinstance(node, TargetNode) or not node.needs_check(event):
+        node, work = event.link.context, None
+        if len(event.payload) > AT_ONCE_BYTES_MAX and not isinstance(event.payload, Checked):
+            work = node.check(event) if isinstance(node, TargetNode | RequestNode) else None
+        if work is None:
             return True
         self._was_request = True  # the turn may be over
-        work = checking(event.payload, event.message_format == BATCH_FORMAT)
         try:
             job = self.host.namespace.slices.start(work, partial(self._checked, event))
         except SlicesFull:
@@ -634,10 +634,14 @@ class AmqpConnection(asyncio.Protocol):
             return True
         if not job.is_done:
             self._check = job
-        return job.is_done
+        return job.is_done and not self._is_leaving
 
     def _checked(self, event: Delivered, job: Job[Checked]) -> None:
-        event.payload = job.result()
+        try:
+            event.payload = job.result()
+        except Exception:
+            self._fail()
+            return
         if self._check is not None:  # it was not done at once
             self._check = None
             self._events = chain((event,), self._events)

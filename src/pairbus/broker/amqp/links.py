@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,7 +21,7 @@ from pairbus.amqp.performative_types import Accepted, Error, Modified, Rejected,
 from pairbus.amqp.performatives import ACCEPTED_BYTES, REJECTED_EMPTY_BYTES, RELEASED_BYTES
 from pairbus.amqp.transactions import in_transaction
 from pairbus.amqp.types import Symbol
-from pairbus.broker.format.content_checks import Checked, is_plain
+from pairbus.broker.format.content_checks import Checked, checking, checking_request, is_plain
 from pairbus.broker.model.message import Message
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost, Outcome, Release
 from pairbus.broker.model.partitions import NONE_DOWN, PARTITION_SHIFT, PARTITIONS, partition_for
@@ -114,13 +114,12 @@ class TargetNode:
         if self.link.credit <= _CREDIT // 2:
             self.link.flow(_CREDIT)
 
-    def needs_check(self, event: Delivered) -> bool:
-        """Return whether a large delivery is to be checked in slices before it is taken (content_checks.py)."""
-        if isinstance(event.payload, Checked):
-            return False
+    def check(self, event: Delivered) -> Generator[None, None, Checked] | None:
+        """Return how a large delivery is checked in slices before it is taken (content_checks.py), if it has to be."""
+        payload, is_batch = event.payload, event.message_format == BATCH_FORMAT
         if event.message_format == 0:
-            return not is_plain(event.payload)
-        return event.message_format == BATCH_FORMAT and len(event.payload) <= self._batch_bytes_max
+            return None if is_plain(payload) else checking(payload, False)
+        return checking(payload, True) if is_batch and len(payload) <= self._batch_bytes_max else None
 
     @property
     def _batch_bytes_max(self) -> int:
@@ -613,11 +612,17 @@ class RequestNode:
         self.handle = handle
         link.flow(_CREDIT)
 
+    def check(self, event: Delivered) -> Generator[None, None, Checked] | None:
+        """Return how a large request is checked in slices before it is decoded at once."""
+        return checking_request(event.payload)
+
     def delivered(self, event: Delivered, transaction: Transaction | None = None) -> None:
         self.connection.requested()
         if self.link.credit <= _CREDIT // 2:
             self.link.flow(_CREDIT)
         try:
+            if isinstance(event.payload, Checked) and event.payload.error is not None:
+                raise event.payload.error
             request = read_request(event.payload)
         except AmqpError as error:
             if not event.settled:

@@ -40,6 +40,10 @@ BESIDE_BYTES_MAX: Final = 192 * 1024
 AT_ONCE_BYTES_MAX: Final = 8 * 1024
 #: Values that are checked in one unit.
 VALUES_AT_ONCE: Final = 500
+#: Values of a request, which are decoded at once: 5,000 messages with all that may be said of each have 65,000.
+REQUEST_WEIGHT_MAX: Final = 70_000
+# What a list or map takes as long as.
+_COMPOUND_WEIGHT: Final = 3
 _DATA8: Final = b"\x00\x53\x75\xa0"
 _DATA32: Final = b"\x00\x53\x75\xb0"
 _ALIASES: Final = ("x-ms-", "x-pairbus-")
@@ -78,6 +82,46 @@ def checking(payload: bytes, is_batch: bool) -> Generator[None, None, Checked]:
     except AmqpError as error:
         checked.error = error.with_traceback(None)
     return checked
+
+
+def checking_request(payload: bytes) -> Generator[None, None, Checked]:
+    """Check in slices that a request has no more values than can be decoded at once."""
+    checked = Checked(payload)
+    try:
+        body = split(payload).body
+        yield from _weighing(payload, *((0, 0) if body is None else body))
+    except AmqpError as error:
+        checked.error = error.with_traceback(None)
+    return checked
+
+
+def _weighing(buf: bytes, at: int, end: int) -> Generator[None, None, None]:
+    weight = looked_at = 0
+    while at < end:
+        looked_at += 1
+        if looked_at % VALUES_AT_ONCE == 0:
+            yield
+        code = buf[at]
+        if code == 0x00 or code not in _COMPOUNDS:
+            weight += 1
+            at = skip(buf, at) if code else at + 1
+        else:
+            count, inner, after = _bounds(buf, at + 1, code in _WIDE)
+            weight += _COMPOUND_WEIGHT
+            if code in (0xE0, 0xF0):
+                weight += count
+                inner = after
+            at = inner
+        if weight > REQUEST_WEIGHT_MAX:
+            text = f"A request may have some {REQUEST_WEIGHT_MAX} values, where a list or map counts as three."
+            raise AmqpError(text, MESSAGE_SIZE_EXCEEDED)
+
+
+def _bounds(buf: bytes, at: int, is_wide: bool) -> tuple[int, int, int]:
+    try:
+        return compound_bounds(buf, at, is_wide)
+    except (IndexError, struct.error):
+        raise truncated(buf, at) from None
 
 
 def check_sections(payload: bytes, s: Sections) -> None:
