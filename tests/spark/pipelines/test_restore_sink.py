@@ -11,7 +11,7 @@ import pytest
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.spark.connector import connections, writer
-from pairbus.spark.connector.options import PATIENCE_S, Address
+from pairbus.spark.connector.options import PATIENCE_S
 from pairbus.spark.connector.process_mailbox import STOP, ProcessMailbox
 from pairbus.spark.connector.schema import Outgoing
 from pairbus.spark.connector.writer import NotSent, Patience, Sent, send_patiently
@@ -118,8 +118,6 @@ def test_a_task_that_spark_has_given_up_sends_no_more(
 
 def test_a_ceiling_is_spread_over_no_more_tasks_than_it_takes() -> None:
     assert [shares(ceiling) for ceiling in (0.1, 500, 2000, 2001, 20_000, 1e9)] == [1, 1, 1, 2, 10, 64]
-    asked = RestoreOptions(Address(host="contoso.example", ca_file="ca.pem"), "orders", 12.5, "board")
-    assert RestoreOptions.of_text(asked.as_text()) == asked
 
 
 def test_the_sink_waits_for_a_busy_broker_and_says_what_it_took(

@@ -11,9 +11,8 @@ import pytest
 
 from pairbus.amqp.message import Header, Properties, encode_message
 from pairbus.pairing.backlog.aliases import divert_encoded
-from pairbus.spark.connector import connections
 from pairbus.spark.connector.values.transfer_packs import Locked
-from pairbus.spark.syphon.task import TaskCounts, TransferTask
+from pairbus.spark.syphon.task import SinkOptions, TaskCounts, TransferTask
 from pairbus.testing import fault
 from pairbus.wire import Refused, WireClient
 from tests.message_view import View
@@ -41,9 +40,7 @@ def stock(pair: Pair, *payloads: bytes) -> list[Locked]:
 
 
 async def carry(pair: Pair, rows: list[Locked], **options: Any) -> TaskCounts:
-    task = TransferTask(
-        connections.endpoint(pair.primary_address), connections.endpoint(pair.secondary_address), **options
-    )
+    task = TransferTask(SinkOptions(pair.primary_address, pair.secondary_address, "", **options))
     try:
         await task.take(rows)
         return await task.finish()
@@ -137,8 +134,8 @@ async def test_within_a_namespace_a_message_is_completed_there_and_sent_here_in_
         refusal = Refused("amqp:not-implemented", "no transactions here")
         monkeypatch.setattr(WireClient, "transaction", AsyncMock(side_effect=refusal))
     rows = stock(pair, *(message(n, group_id=None if case != "all" and n == 7 else "s") for n in range(120)))
-    address = connections.endpoint(pair.secondary_address)
-    task = TransferTask(address, address, destination="replayed", in_transactions=True, wants_events=True)
+    address = pair.secondary_address
+    task = TransferTask(SinkOptions(address, address, "", destination="replayed", wants_events=True))
     settled = AsyncMock(wraps=task._settle)
     monkeypatch.setattr(task, "_settle", settled)
     try:
@@ -166,8 +163,8 @@ async def test_to_a_partitioned_queue_of_the_same_namespace(
     target = f"parted-{detects_duplicates}"
     make_queue(pair.secondary, target, enable_partitioning=True, requires_duplicate_detection=detects_duplicates)
     rows = stock(pair, *(message(number) for number in range(60)))
-    address = connections.endpoint(pair.secondary_address)
-    task = TransferTask(address, address, destination=target, in_transactions=True)
+    address = pair.secondary_address
+    task = TransferTask(SinkOptions(address, address, "", destination=target))
     try:
         await task.take(rows)
         tally = await task.finish()

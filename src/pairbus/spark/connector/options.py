@@ -189,7 +189,7 @@ class ConnectorOptions:
     partitions_min: int = _option("minPartitions", _partitions_min)
     #: Of a lock stream: whether its entities have sessions.
     sessions: bool = _option("sessions", _flag)
-    #: The folder in which the processes of a syphon on Spark, or of a pipeline, tell each other how it goes.
+    #: The folder in which the processes of a syphon on Spark, or of a pipeline, exchange their progress.
     mailbox: str | None = _option("board", _text)
 
 

@@ -6,8 +6,6 @@ ones are released.
 
 from __future__ import annotations
 
-import base64
-import zlib
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -36,19 +34,6 @@ class Selection:
     @classmethod
     def of(cls, numbers: Iterable[int]) -> Self:
         return cls((number, number) for number in numbers)
-
-    @classmethod
-    def of_text(cls, text: str) -> Self:
-        numbers = array("q")
-        numbers.frombytes(zlib.decompress(base64.b64decode(text)))
-        half = len(numbers) // 2
-        made = cls()
-        made._firsts, made._lasts = numbers[:half], numbers[half:]
-        return made
-
-    def as_text(self) -> str:
-        """Return the selection as text, for Spark's options."""
-        return base64.b64encode(zlib.compress((self._firsts + self._lasts).tobytes())).decode()
 
     def __repr__(self) -> str:
         if not self._firsts:

@@ -28,6 +28,7 @@ from pairbus.spark.connector.batch_reader import ServiceBusReader, Wanted
 from pairbus.spark.connector.entities import subscription_of, without_dead_letters
 from pairbus.spark.connector.options import Address
 from pairbus.spark.connector.process_mailbox import STOP, ProcessMailbox
+from pairbus.spark.connector.values.option_text import as_text
 from pairbus.spark.connector.writer import NotSent
 from pairbus.spark.runtime.locations import escaped, local_path, located
 from pairbus.spark.syphon.api import address_of_text
@@ -388,7 +389,7 @@ class Restorer(Transfer):
             tasks = shares(self._rate_max)
             rows, restoring = rows.repartition(tasks), replace(restoring, rate_max=self._rate_max / tasks)
         rows.sparkSession.dataSource.register(RestoreSink)
-        rows.write.format(NAME).option("restoring", restoring.as_text()).mode("append").save()
+        rows.write.format(NAME).option("restoring", as_text(restoring)).mode("append").save()
 
 
 def restore(

@@ -6,9 +6,8 @@ settles the written messages. `pairbus move` sends the rows on, `pairbus archive
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from pairbus.spark.connector.options import Address
 from pairbus.spark.connector.schema import SCHEMA, Rows
 from pairbus.spark.connector.selection import Selection
 from pairbus.spark.connector.values import transfer_packs
+from pairbus.spark.connector.values.option_text import as_text, of_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,28 +42,16 @@ class LockBatch:
 
     def load(self, spark: SparkSession) -> DataFrame:
         spark.dataSource.register(LockedMessages)
-        return spark.read.format(NAME).option("batch", self.as_text()).load()
+        return spark.read.format(NAME).option("batch", as_text(self)).load()
 
     def reader(self) -> LockingReader:
         return LockingReader(self)
-
-    def as_text(self) -> str:
-        chosen = None if self.chosen is None else self.chosen.as_text()
-        fields = {"entity": self.entity, "counts": self.counts, "slim": self.slim, "sessions": self.sessions}
-        return json.dumps({"address": asdict(self.address), "chosen": chosen, **fields})
-
-    @classmethod
-    def of_text(cls, text: str) -> LockBatch:
-        found = json.loads(text)
-        address = Address(**found["address"])
-        chosen = None if found["chosen"] is None else Selection.of_text(found["chosen"])
-        return cls(address, found["entity"], tuple(found["counts"]), chosen, found["slim"], found["sessions"])
 
 
 class LockedMessages(DataSource):
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        self._batch = LockBatch.of_text(options["batch"])
+        self._batch: LockBatch = of_text(options["batch"])
 
     @classmethod
     def name(cls) -> str:
@@ -78,7 +66,7 @@ class LockedMessages(DataSource):
 
 class LockingReader(DataSourceReader):
     def __init__(self, batch: LockBatch) -> None:
-        self._batch = batch
+        self._batch: LockBatch = batch
 
     def partitions(self) -> list[InputPartition]:
         more = {"chosen": self._batch.chosen, "sessions": self._batch.sessions}

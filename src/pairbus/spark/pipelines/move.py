@@ -27,9 +27,11 @@ from pairbus.spark.connector.lock_reader import MOVES
 from pairbus.spark.connector.options import Address
 from pairbus.spark.connector.process_mailbox import ProcessMailbox
 from pairbus.spark.connector.selection import Selection
+from pairbus.spark.connector.values.option_text import as_text
 from pairbus.spark.runtime.session import quick_java
 from pairbus.spark.syphon.api import address_of_text, host_of
-from pairbus.spark.syphon.sink import EVENTS, NAME, SinkOptions, SyphonSink, TransferBatchWriter, end_tasks
+from pairbus.spark.syphon.sink import EVENTS, NAME, SyphonSink, TransferBatchWriter, end_tasks
+from pairbus.spark.syphon.task import SinkOptions
 from pairbus.syphon.core.destinations import RefusalVerdict, Trouble
 from pairbus.syphon.core.draining import Unavailable
 from pairbus.syphon.core.progress import Report
@@ -170,7 +172,7 @@ class Mover(Transfer):
                 run_here(batch.reader(), TransferBatchWriter(sink))
             else:
                 spark.dataSource.register(SyphonSink)
-                batch.load(spark).write.format(NAME).option("syphon", sink.as_text()).mode("append").save()
+                batch.load(spark).write.format(NAME).option("syphon", as_text(sink)).mode("append").save()
         except (PySparkException, WireError) as error:
             self._hear(mailbox)
             if not self._stop.is_set() and not rounds.failed(f"a round failed: {first_line(error)}", time.monotonic()):

@@ -9,10 +9,9 @@ cancelled the task.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from pyspark.sql.types import StructType
 from pairbus.spark.connector.options import Address
 from pairbus.spark.connector.process_mailbox import STOP, ProcessMailbox
 from pairbus.spark.connector.schema import Outgoing
+from pairbus.spark.connector.values.option_text import of_text
 from pairbus.spark.connector.writer import NotSent, ServiceBusWriter, WriterConfig
 
 NAME: Final = "servicebus-restored"
@@ -46,14 +46,6 @@ class RestoreOptions:
     entity: str | None = None
     rate_max: float | None = None
     mailbox: str | None = None
-
-    def as_text(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def of_text(cls, text: str) -> RestoreOptions:
-        found = json.loads(text)
-        return cls(**{**found, "address": Address(**found["address"])})
 
 
 class RestoreWriter(ServiceBusWriter):
@@ -81,7 +73,7 @@ class RestoreWriter(ServiceBusWriter):
 class RestoreSink(DataSource):
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        self._restoring = RestoreOptions.of_text(options["restoring"])
+        self._restoring: RestoreOptions = of_text(options["restoring"])
 
     @classmethod
     def name(cls) -> str:

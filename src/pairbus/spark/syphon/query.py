@@ -32,6 +32,7 @@ from pairbus.spark.connector import connections
 from pairbus.spark.connector.lock_reader import HALTS, MOVES, POLLS, QUEUES
 from pairbus.spark.connector.options import as_options
 from pairbus.spark.connector.process_mailbox import STOP, ProcessMailbox
+from pairbus.spark.connector.values.option_text import as_text
 from pairbus.spark.runtime.checkpoints import write_quickly
 from pairbus.spark.runtime.session import beside, existing, is_gone, is_started_here, quick_java, session
 from pairbus.syphon import inspection
@@ -49,7 +50,8 @@ from pairbus.wire.settling import ABANDONED
 from pairbus.wire.sync import LoopThread
 
 from .addresses import address_of
-from .sink import EVENTS, NAME, SinkOptions, SyphonSink
+from .sink import EVENTS, NAME, SyphonSink
+from .task import SinkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -265,7 +267,7 @@ class SparkSyphon:
             rows = rows.coalesce(context.defaultParallelism)
         return (
             rows.writeStream.format(NAME)
-            .option("syphon", self._sink_options().as_text())
+            .option("syphon", as_text(self._sink_options()))
             .option("checkpointLocation", str(self._settings.checkpoint or f"file:{self._folder}/checkpoint"))
             .queryName(f"pairbus-syphon-{self._folder.name[-8:]}")
             .start()

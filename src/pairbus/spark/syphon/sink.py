@@ -6,10 +6,9 @@ and settled its messages before it reports success to Spark, so the commit only 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,40 +21,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pairbus.spark.connector import connections
 from pairbus.spark.connector.arrow_rows import StreamWriter, batches
 from pairbus.spark.connector.lock_reader import MOVES
-from pairbus.spark.connector.options import Address
 from pairbus.spark.connector.process_mailbox import ProcessMailbox
+from pairbus.spark.connector.values.option_text import of_text
 from pairbus.spark.connector.values.transfer_packs import unpack
 from pairbus.wire.sync import LoopThread
 
-from .task import TaskCounts, TransferTask
+from .task import SinkOptions, TaskCounts, TransferTask
 
 NAME: Final = "servicebus-syphon"
 EVENTS: Final = "events"
-
-
-@dataclass(frozen=True)
-class SinkOptions:
-    """The settings of the sink's tasks, as text through Spark's options: nothing else reaches the workers."""
-
-    primary: Address
-    secondary: Address
-    mailbox: str
-    count_backlog_time: bool = False
-    is_replay: bool = False
-    wants_events: bool = False
-    #: The destination of all messages, unchanged (`pairbus move`); None: each goes home.
-    destination: str | None = None
-
-    def as_text(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def of_text(cls, text: str) -> SinkOptions:
-        found = json.loads(text)
-        return cls(**{**found, "primary": Address(**found["primary"]), "secondary": Address(**found["secondary"])})
 
 
 _tasks_of_worker: dict[SinkOptions, tuple[int, LoopThread, TransferTask]] = {}
@@ -69,15 +45,7 @@ def task_of_worker(options: SinkOptions) -> tuple[LoopThread, TransferTask]:
     thread = LoopThread()
 
     async def make() -> TransferTask:
-        return TransferTask(
-            connections.endpoint(options.primary),
-            connections.endpoint(options.secondary),
-            count_backlog_time=options.count_backlog_time,
-            is_replay=options.is_replay,
-            wants_events=options.wants_events,
-            destination=options.destination,
-            in_transactions=options.primary == options.secondary,
-        )
+        return TransferTask(options)
 
     made = thread.run(make())
     _tasks_of_worker[options] = (os.getpid(), thread, made)
@@ -178,7 +146,7 @@ def summed(batch_id: int, counts: list[TaskCounts]) -> dict[str, Any]:
 class SyphonSink(DataSource):
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        self._parsed = SinkOptions.of_text(options["syphon"])
+        self._parsed: SinkOptions = of_text(options["syphon"])
 
     @classmethod
     def name(cls) -> str:

@@ -17,6 +17,8 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from pairbus.amqp.errors import NOT_IMPLEMENTED
+from pairbus.spark.connector import connections
+from pairbus.spark.connector.options import Address
 from pairbus.spark.connector.values.transfer_packs import Locked
 from pairbus.syphon.core.arrival import arrive, bound_for, message_id_of
 from pairbus.syphon.core.destinations import Destinations, RefusalVerdict, verdict_of
@@ -33,7 +35,6 @@ from pairbus.syphon.core.transfer import (
 )
 from pairbus.syphon.core.transfer_state import TransferState
 from pairbus.syphon.destination_sender import DestinationSender
-from pairbus.syphon.endpoint import Endpoint
 from pairbus.wire import WireClient
 from pairbus.wire.errors import LockLost, Unauthorized, WireError
 from pairbus.wire.sender import Sender
@@ -83,38 +84,40 @@ class TaskCounts:
     events: list[Event] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class SinkOptions:
+    """The settings of the sink's tasks, as text through Spark's options: nothing else reaches the workers."""
+
+    primary: Address
+    secondary: Address
+    mailbox: str
+    count_backlog_time: bool = False
+    is_replay: bool = False
+    wants_events: bool = False
+    #: The destination of all messages, unchanged (`pairbus move`); None: each goes home.
+    destination: str | None = None
+
+
 class TransferTask:
     """Transfers batch after batch on one loop.
 
-    `destination`: where all messages go, as they are; without it each goes home, to where its alias says. Only
-    what goes home is dead-lettered where it is refused permanently. `in_transactions`: the destination is in the
-    namespace that the messages come from, and each is completed there and sent here in one; what a transaction refuses
-    goes the other way, where each message is refused by itself.
+    Only what goes home is dead-lettered where it is refused permanently. Where the destination is in the namespace that
+    the messages come from, each is completed there and sent here in one transaction; what that refuses goes the other
+    way, where each message is refused by itself.
     """
 
-    def __init__(
-        self,
-        primary: Endpoint,
-        secondary: Endpoint,
-        *,
-        count_backlog_time: bool = False,
-        is_replay: bool = False,
-        wants_events: bool = False,
-        destination: str | None = None,
-        in_transactions: bool = False,
-    ) -> None:
+    def __init__(self, options: SinkOptions) -> None:
         self.loop = asyncio.get_running_loop()
-        self._in_transactions = in_transactions and destination is not None
+        primary, secondary = connections.endpoint(options.primary), connections.endpoint(options.secondary)
+        self._destination = options.destination
+        self._in_transactions = options.primary == options.secondary and self._destination is not None
         self._via_senders: dict[str, Sender] = {}
-        self._destination = destination
-        self._can_dead_letter = not is_replay and destination is None
+        self._can_dead_letter = not options.is_replay and self._destination is None
         self.transfer_state = TransferState(Destinations(), can_dead_letter=self._can_dead_letter)
         self.primary_client = primary.client()
         self._primary = primary
         self._secondary_client = secondary.client()
-        self._count_backlog_time = count_backlog_time
-        self._is_replay = is_replay
-        self._wants_events = wants_events
+        self._options = options
         self._senders: dict[str, DestinationSender] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: set[asyncio.Task[Any]] = set()
@@ -130,8 +133,8 @@ class TransferTask:
         await self._until(self._has_room)
         counts, now, now_unix = self._counts, self.loop.time(), time.time()
         self.transfer_state.tick(now)  # forgets what was left by earlier batches
-        ids = [message_id_of(row.payload) if self._wants_events else None for row in rows]
-        if self._wants_events:  # every delivery is billed, whatever becomes of it
+        ids = [message_id_of(row.payload) if self._options.wants_events else None for row in rows]
+        if self._options.wants_events:  # every delivery is billed, whatever becomes of it
             counts.events += [
                 Event(
                     "receive", now_unix, row.queue, message_id, len(row.payload), "ok",
@@ -161,7 +164,9 @@ class TransferTask:
         """Return the transfers of rows. The handle of a transfer is where it was received from and, for the ledger, its
         id."""
         if self._destination is not None:
-            bound = partial(bound_for, self._destination, now=now, now_unix=now_unix, is_dead_letter=self._is_replay)
+            bound = partial(
+                bound_for, self._destination, now=now, now_unix=now_unix, is_dead_letter=self._options.is_replay
+            )
             return [
                 bound(queue, payload, token, handle=(queue, message_id))
                 for (queue, token, payload), message_id in zip(rows, ids, strict=True)
@@ -170,8 +175,8 @@ class TransferTask:
             arrive,
             now=now,
             now_unix=now_unix,
-            count_backlog_time=self._count_backlog_time,
-            is_replay=self._is_replay,
+            count_backlog_time=self._options.count_backlog_time,
+            is_replay=self._options.is_replay,
         )
         return [
             home(queue.removesuffix("/$DeadLetterQueue"), payload, token, handle=(queue, message_id))
@@ -364,7 +369,7 @@ class TransferTask:
             )
 
     def _record(self, kind: str, entity: str | None, transfers: Sequence[PendingTransfer], outcome: str) -> None:
-        if self._wants_events:
+        if self._options.wants_events:
             now = time.time()
             self._counts.events += [
                 Event(kind, now, entity or p.queue, p.handle[1], p.size, outcome, p.queue) for p in transfers
