@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import Final, NamedTuple
@@ -63,35 +64,18 @@ class Forwarded(NamedTuple):
 ForwardObserver = Callable[[str, str, Sequence[Forwarded]], None]
 
 
+@dataclass(slots=True, eq=False)
 class Forwarding:
     """A queue that forwards."""
 
-    __slots__ = ("destination", "is_writing", "parked")
-
-    def __init__(self, destination: str) -> None:
-        self.destination = destination
-        self.is_writing = False
-        #: Dead letters that can't be forwarded, for their own reasons.
-        self.parked: list[Message] = []
+    destination: str
+    is_writing: bool = False
+    #: Dead letters that can't be forwarded, for their own reasons.
+    parked: list[Message] = field(default_factory=list)
 
 
 class _Load:
     """What goes to one destination with one record."""
-
-    __slots__ = (
-        "_partition",
-        "contents",
-        "duplicates",
-        "history",
-        "keys",
-        "messages",
-        "now",
-        "partitions",
-        "pending",
-        "room",
-        "size",
-        "target",
-    )
 
     def __init__(self, source: MessageQueue, target: QueueEntity, now: float) -> None:
         self.target = target

@@ -124,25 +124,6 @@ def busy() -> Refusal:
 class Store:
     """Holds what the operations of one namespace share."""
 
-    __slots__ = (
-        "by_id",
-        "clearing",
-        "journal",
-        "live_records",
-        "maintenance",
-        "memory_budget",
-        "new_token",
-        "notes",
-        "observer",
-        "resident",
-        "same",
-        "slices",
-        "staged_bytes",
-        "transactions",
-        "unread",
-        "watched",
-    )
-
     def __init__(self, journal: Journal, memory_budget: int, new_token: Callable[[], bytes], slices: Slices) -> None:
         self.journal = journal
         #: For work whose length a client controls.
