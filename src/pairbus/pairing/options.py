@@ -214,25 +214,25 @@ class _Options:
 
     # fmt: off
     backlog_queue_count = Option(10, _whole(1, QUEUES_MAX),
-        "How many backlog queues to find or make. After pairing the options' attribute of that name is how many"
-        " there are.")
+        "How many backlog queues to find or create. After pairing the attribute of that name is the number that"
+        " exists.")
     failover_interval = Option(60, _seconds(0, 3600),
         "How long an entity may fail, with no send that succeeds, before it fails over. 0: at the first failure,"
         " and the message that failed goes to the backlog.")
     enable_syphon = Option(False, _FLAG,
-        "Run the syphon in this process: for receiving applications. At least one process must.")
+        "Run the syphon in this process: for receiving applications. At least one process has to run it.")
     ping_primary_interval = Option(60, _seconds(1, 1800),
         "The time between pings; the first one of a failover comes after a random part of it.")
     send_timeout = Option(60, _seconds(0.1, 3600),
-        "The time that a send may take where the caller gives no `timeout`. The primary gets at most half of it.")
+        "The time that a send may take if the caller gives no `timeout`. The primary gets at most half of it.")
     backlog_retry_interval = Option(30, _seconds(0.1, 3600),
         "How long a backlog queue that failed stays out of the rotation before one message tries it again.")
     primary_name = Option(None, _or_none(Check[str, str](
         f"letters, digits, and . - _ between them, up to {PRIMARY_NAME_CHARS_MAX} characters", primary_label)),
         "The first part of the backlog queues' names. None: the first label of the primary's host; must be given"
-        " where that is an IP address or localhost.")
+        " if that is an IP address or localhost.")
     on_secondary_unavailable = Option[RaiseOrDegrade, RaiseOrDegrade]("raise", _one_of("raise", "degrade"),
-        "What pairing does when the secondary can't be set up: raise, or start unprotected, go on trying and tell.")
+        "What pairing does when the secondary can't be set up: raise, or start unprotected, keep trying and report it.")
     while_suspect = Option[RaiseOrDivert, RaiseOrDivert]("raise", _one_of("raise", "divert"),
         "What happens to a message that fails before the entity has failed over: the caller sees the failure, or"
         " the message goes to the backlog.")
@@ -240,9 +240,9 @@ class _Options:
         "What happens to messages while the primary answers pings with a refusal (entity deleted, disabled, access"
         " lost).")
     while_throttled = Option[WaitOrDivert, WaitOrDivert]("wait", _one_of("wait", "divert"),
-        "What happens to messages in the ten seconds after the primary said that it is busy: they wait, where their"
-        " time allows, or go to the backlog. The entity does not fail over by that, and the primary is tried again"
-        " afterwards.")
+        "What happens to messages in the ten seconds after the primary said that it is busy: they wait, if their"
+        " time allows, or go to the backlog. The entity does not fail over because of that, and the primary is tried"
+        " again afterwards.")
     probe = Option[Probe, Probe]("ping", _one_of("ping", "trial"),
         "How to find out that the primary works again: with a ping, or with one real message that has the backlog"
         " behind it.")
@@ -257,45 +257,44 @@ class _Options:
         "Give every message without an id one before the first try, so that duplicate detection can remove"
         " further copies of a message whose outcome was unknown.")
     check_aliases = Option(True, _FLAG,
-        "Refuse a message that carries an alias of ours (`x-ms-path` …) already, before it is sent anywhere. False:"
+        "Refuse a message that already carries one of the aliases (`x-ms-path` …), before it is sent anywhere. False:"
         " it goes to the primary as it is, and loses its own aliases on the detour.")
     check_size = Option(True, _FLAG,
-        "Warn, at the healthy send already, of a message that would be too large for the backlog.")
+        "Warn of a message that would be too large for the backlog, as early as the healthy send.")
     count_backlog_time = Option(False, _FLAG,
-        "The syphon of this process takes the time spent in the backlog off a message's time to live. False: it"
+        "The syphon of this process deducts the time spent in the backlog from a message's time to live. False: it"
         " starts anew on delivery to the primary.")
     mark_diverted = Option(False, _FLAG,
         "Diverted messages carry `x-pairbus-diverted-at`, which their receivers see.")
     syphon_engine = Option[Engine, Engine]("spark", _one_of("spark", "in-process"),
-        "What the syphon of this process runs on.")
+        "The engine on which the syphon of this process runs.")
     syphon_spark = Option(None, _or_none(Check[Any, Any]("a SparkSession", _session)),
-        "The application's Spark session, for the syphon's query: it is neither changed nor stopped. None: the one"
-        " that the process has, else one of our own.")
+        "The application's Spark session, for the syphon's query: it is neither changed nor stopped. None: the"
+        " session of the process, or a new one if there is none.")
     syphon_master = Option(None, _or_none(Check[str, str]("the URL of a Spark master", _text)),
-        "Where a session of our own runs. None: on this machine.")
+        "The master for a new session. None: this machine.")
     syphon_checkpoint = Option(None, _or_none(Check[str, str | Path]("a folder or URL", _text)),
-        "Where the syphon's query keeps its progress. None: a folder that goes with it; nothing is lost with that.")
+        "Where the syphon's query keeps its progress. None: a temporary folder, whose loss loses nothing.")
     fault_partner = Option(True, _FLAG,
         "When one client of the pair closes or faults, the other one is faulted within five seconds. False: the"
-        " syphon stops, tells, and tries again.")
+        " syphon stops, reports it, and tries again.")
     ledger = Option(None, _or_none(Check[Path, str | Path]("a folder", _folder)),
-        "Write what happens to a [ledger](ledger.md) in this folder.")
+        "Write a [ledger](ledger.md) of all events into this folder.")
     return_ramp = Option(0, _seconds(0, 3600),
-        "For fleets: the return to the primary is spread over this time. Each client draws its own moment for each"
+        "For fleets: the return to the primary is spread over this time. Each client draws a random moment for each"
         " entity, and goes on sending to the backlog until then. 0: at once.")
     control_file = Option(None, _or_none(Check[ControlFile, str | ControlFile](
         "a file, or a function without arguments that returns its text or a mapping", _control_file)),
         "Follow this file, by which an operator [pins entities](../how-to/switch-a-fleet.md) of many clients to"
-        " \"failed-over\" or \"healthy\". It is looked at every 5 seconds.")
+        " \"failed-over\" or \"healthy\". It is checked every 5 seconds.")
     profile = Option[Profile, Profile]("as-described", _one_of("as-described", "interactive"),
-        "A row of options for a purpose: see [the profiles](#profiles). An option that is given itself overrides its"
-        " profile.")
+        "A set of options for a purpose: see [the profiles](#profiles). An explicit option overrides its profile.")
     primary_patience = Option[float | PatienceName, Seconds | PatienceName]("half", Check(
         f'"half", "adaptive", or {_PATIENCE_S.allowed}', _patience),
-        "How long the primary may be silent before a message goes to the backlog, where that is what comes next:"
-        " half of the caller's time, so many seconds, or a multiple of what the entity's sends took lately (never"
-        " under 0.25 s; half until 20 answers are known). With \"adaptive\" a link that must be opened is waited for"
-        " four times as long as this client's openings took lately, 3 s before it knows.")
+        "How long the primary may be silent before a message goes to the backlog, if that is next: half of the"
+        " caller's time, a number of seconds, or a multiple of how long the entity's recent sends took (never under"
+        " 0.25 s; half until 20 answers are known). With \"adaptive\" a link that must be opened is waited for four"
+        " times as long as this client's recent openings took, 3 s before any is known.")
     warm_backlog = Option(True, _FLAG,
         "Keep one link to a backlog queue open from pairing on, so that the first diverted message need not open"
         " one.")
