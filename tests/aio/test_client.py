@@ -567,29 +567,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         yield made
 
 
-async def test_p1_through_an_outage_on_embedded_brokers(pair: Pair) -> None:
-    events: list[Event] = []
-    async with await pair.client() as client, client.get_queue_sender("orders") as sender:
-        client.subscribe(events.append)
-        await sender.send_messages(ServiceBusMessage("before"))
-        async with fault(pair.broker, "unreachable", namespace="contoso"):
-            await sender.send_messages(ServiceBusMessage("during"))
-            await sender.send_messages([ServiceBusMessage("as"), ServiceBusMessage("list")])
-            batch = await sender.create_message_batch()
-            batch.add_message(ServiceBusMessage("as batch"))
-            await sender.send_messages(batch)
-            assert client.state("orders") is EntityState.FAILED_OVER
-        assert await wait_until(lambda: client.state("orders") is EntityState.HEALTHY, 15)
-        await sender.send_messages(ServiceBusMessage("after"))
-    assert pair.arrived() == ["before", "after"]
-    waiting = pair.waiting()
-    assert sorted(waiting) == ["as", "as batch", "during", "list"]
-    assert [event.state for event in events if isinstance(event, StateChanged)] == [
-        EntityState.FAILED_OVER,
-        EntityState.HEALTHY,
-    ]
-
-
 async def test_p19_after_a_return_the_link_is_open_before_somebody_sends(pair: Pair) -> None:
     async with await pair.client(profile="interactive") as client, client.get_queue_sender("orders") as sender:
         await sender.send_messages(ServiceBusMessage("before"))
@@ -683,17 +660,6 @@ async def test_p7_the_links_of_a_sender_that_is_dropped_are_closed(pair: Pair, w
     assert await wait_until(lambda: not any(server.connections for server in servers)), servers
     assert pair.arrived() == ["home"] * 2
     assert len(pair.waiting()) == 2
-
-
-async def test_p3_an_application_that_starts_in_mid_outage(pair: Pair) -> None:
-    async with (
-        fault(pair.broker, "black-hole", namespace="contoso"),
-        await pair.client(send_timeout=4) as client,
-        client.get_queue_sender("orders") as sender,
-    ):
-        await sender.send_messages(ServiceBusMessage("early"))
-    waiting = pair.waiting()
-    assert waiting == ["early"]
 
 
 async def test_p4_without_the_manage_right(pair: Pair) -> None:

@@ -3,7 +3,7 @@
 Every worker writes into the `History` what it is about to do and what came of it, notices an outage by its own errors
 and goes on by itself when the broker is back. No client retries: one call, one attempt. Only the driver knows when the
 broker is killed; it may hold the workers at a gate, to look at the broker while nothing is under way. What the workers
-do is in crash_traffic.py and crash_transactions.py.
+do is in crash_traffic.py.
 """
 
 from __future__ import annotations

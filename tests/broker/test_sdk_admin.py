@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusAuthorizationError
 from azure.servicebus.management import AuthorizationRule, CorrelationRuleFilter
 
-from pairbus.broker import Broker, serve
+from pairbus.broker import Broker
 from pairbus.broker.control.control_socket import request
 from tests.untidy_sdk import UNTIDY_SDK
 
@@ -68,45 +67,6 @@ async def test_many_at_once(sdk: Sdk) -> None:
         await asyncio.gather(*(admin.create_rule(topic, "s000", f"r{number}") for number in range(20)))
         assert len(await admin.collect("list_rules", topic, "s000")) == 22
         await admin.delete_topic(topic)
-
-
-async def test_all_of_it_survives(tmp_path: Path) -> None:
-    mine = AuthorizationRule(key_name="mine", rights=["Send"], primary_key="p-key", secondary_key="s-key")
-    async with serve("contoso", data=tmp_path) as broker:
-        sdk = Sdk(True, broker.namespaces["contoso"])
-        async with sdk.admin() as admin:
-            await admin.create_topic("News", authorization_rules=[mine], user_metadata="m")
-            await admin.create_subscription("news", "All", max_delivery_count=7)
-            await admin.create_rule("news", "all", "R", filter=CorrelationRuleFilter(properties={"n": 1, "d": 0.5}))
-            await admin.delete_rule("news", "all", "$Default")
-            await admin.create_queue("q", requires_session=True, authorization_rules=[mine])
-            results = await asyncio.gather(*(admin.create_queue("Same") for _ in range(5)), return_exceptions=True)
-            kinds = sorted(type(result).__name__ for result in results)
-            assert kinds == ["QueueProperties"] + ["ResourceExistsError"] * 4
-            await admin.create_queue("gone")
-            await admin.update_queue(await admin.get_queue("same"), max_delivery_count=8)
-            await sdk.send("same", *(ServiceBusMessage(b"x" * 100) for _ in range(3)))
-            await admin.delete_queue("gone")
-        before = sdk.namespace.connection_string.partition("SharedAccessKey=")[2]
-        message = {"command": "rule", "namespace": "contoso", "name": "k", "rights": ["Listen"]}
-        key = (await asyncio.to_thread(request, tmp_path, message))["primary_key"]
-    async with serve("contoso", data=tmp_path) as broker:
-        sdk = Sdk(True, broker.namespaces["contoso"])
-        assert sdk.namespace.connection_string.partition("SharedAccessKey=")[2] == before
-        async with sdk.admin() as admin:
-            topic = await admin.get_topic("news")
-            assert topic.user_metadata == "m" and topic.authorization_rules[0].primary_key == "p-key"
-            assert [each.name for each in await admin.collect("list_topics")] == ["News"]
-            assert (await admin.get_subscription("news", "all")).max_delivery_count == 7
-            (rule,) = await admin.collect("list_rules", "news", "all")
-            assert rule.name == "R" and dict(rule.filter.properties) == {"n": 1, "d": 0.5}
-            queue = await admin.get_queue("q")
-            assert queue.requires_session and queue.authorization_rules[0].rights == ["Send"]
-            assert [each.name for each in await admin.collect("list_queues")] == ["q", "Same"]
-            assert (await admin.get_queue("same")).max_delivery_count == 8
-            runtime = await admin.get_queue_runtime_properties("same")
-            assert runtime.active_message_count == 3 and runtime.size_in_bytes >= 300
-        assert (await asyncio.to_thread(request, tmp_path, message))["primary_key"] == key
 
 
 def with_key(sdk: Sdk, name: str, key: str) -> str:

@@ -11,7 +11,6 @@ import pytest
 
 from .attacks import crowd, shuffled
 from .crash_drive import UNTIDY_SDK, Drive, new_seed
-from .crash_transactions import TRANSACTIONS
 from .siege import Siege
 
 pytestmark = [*UNTIDY_SDK, pytest.mark.soak, pytest.mark.timeout(0)]
@@ -23,12 +22,6 @@ def test_killed_under_load_for_long(tmp_path: Path) -> None:
     drive = Drive(tmp_path / "data", new_seed())
     drive.run(kills=30, seconds=SECONDS)
     assert drive.totals.kills >= 30
-
-
-def test_killed_a_thousand_times_in_transactions(tmp_path: Path) -> None:
-    drive = Drive(tmp_path / "data", new_seed(), TRANSACTIONS)
-    drive.run(kills=1000)
-    assert drive.totals.kills >= 1000
 
 
 async def test_attacked_for_long(tmp_path: Path) -> None:

@@ -9,10 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from azure.servicebus import exceptions
 
-from pairbus.amqp.message import Properties, encode_message
 from pairbus.pairing.errors import ScheduleDuringFailoverError
 from pairbus.pairing.routing.verdicts import AS_DESCRIBED, DEFAULT
-from pairbus.wire import QuotaExceeded
 
 from ..pairing.silent_proxy import SilentProxy
 from .account import ids
@@ -230,51 +228,6 @@ async def test_p18_default_raises_not_found_and_as_described_diverts_it(world: W
         await world.manage("create_queue", absent)
         world.queues.append(absent)
         await pair.until_state(absent, "HEALTHY")
-    await world.restore_message()
-
-
-async def fill(world: World, queue: str) -> int:
-    """Up to the last byte of its quota of 1 MB, with messages of a sender that is not ours; how many."""
-    count = 0
-    async with world.wire(world.primary) as client:
-        sender = await client.sender(queue)
-        for size in (200_000, 20_000, 2_000, 200, 20, 1):
-            while True:
-                message_id = f"{queue}-filling-{count}"
-                payload = encode_message(properties=Properties(message_id=message_id), body=bytes(size))
-                (error,) = await sender.send_many([payload])
-                if error is not None:
-                    assert isinstance(error, QuotaExceeded)
-                    break
-                world.account.entities[message_id] = queue
-                count += 1
-    return count
-
-
-async def empty(world: World, queue: str, count: int) -> None:
-    async with world.wire(world.primary) as client:
-        receiver = await client.receiver(queue)
-        while count:
-            got = await receiver.receive(count, 5)
-            await receiver.complete(got)
-            count -= len(got)
-        await receiver.close()
-
-
-@in_both_apis()
-async def test_p18_a_full_entity_is_diverted_until_there_is_room(world: World) -> None:
-    queue = await world.queue(max_size_in_megabytes=1)
-    async with world.pair(sdk=AT_ONCE) as pair:
-        filling = await fill(world, queue)
-        big = world.message(bytes(200_000))
-        await pair.deliver(queue, big)
-        assert pair.state(queue) == "FAILED_OVER"
-        await pair.deliver(queue, world.message())
-        await pair.until_event("PingFailed")
-        assert pair.state(queue) in {"FAILED_OVER", "UNREACHABLE"}, "P32: a ping is refused like a message"
-        assert len(await world.in_backlog()) == 2
-        await empty(world, queue, filling)
-        await pair.until_state(queue, "HEALTHY")
     await world.restore_message()
 
 

@@ -5,10 +5,6 @@ import contextlib
 import errno
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -174,66 +170,6 @@ def test_reading_what_is_not_there_is_a_journal_error() -> None:
 
 def test_repr() -> None:
     assert repr(Rig().open().journal) == "<Journal j: started, lsn 0, 0 bytes pending>"
-
-
-WRITER = """
-    import asyncio, sys
-    from pairbus.journal import Journal, Options
-
-    async def main():
-        options = Options(segment_bytes=200_000, reserve_bytes=65_536, allocate_bytes=32_768, durability=sys.argv[2])
-        journal = Journal.open(sys.argv[1], options)
-        last = -1
-        for record in journal.replay():
-            last = int(record.payload[:10])
-        loop = asyncio.get_running_loop()
-        journal.start(loop.call_soon_threadsafe)
-        counter = last
-
-        def send():
-            nonlocal counter
-            counter += 1
-            number = counter
-
-            def done(error, segment, offset):
-                assert error is None
-                sys.stdout.write(f"{number}\\n")
-                sys.stdout.flush()
-                send()
-
-            journal.append(1, b"%010d" % number + b"x" * 500, done, lazy=number % 5 == 0)
-
-        for _ in range(20):
-            send()
-        await loop.create_future()
-
-    asyncio.run(main())
-"""
-
-
-@pytest.mark.parametrize("durability", ["default", "none"])
-def test_killed_with_signal_9_again_and_again(tmp_path: Path, durability: str) -> None:
-    """Each life goes on from what it replayed; everything that any life confirmed is there, lazy ones too."""
-    confirmed: set[int] = set()
-    for life in range(4):
-        process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path / "j"), durability],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        for _ in range(150 + 37 * life):
-            confirmed.add(int(process.stdout.readline()))
-        process.send_signal(signal.SIGKILL)
-        rest = process.stdout.read()
-        confirmed.update(int(line) for line in rest.splitlines(keepends=True) if line.endswith("\n"))
-        process.stdout.close()
-        assert process.wait() == -signal.SIGKILL
-        journal = Journal.open(tmp_path / "j")
-        found = [int(record.payload[:10]) for record in journal.replay()]
-        journal.close()
-        assert found == sorted(set(found))
-        assert confirmed <= set(found)
 
 
 class RealRig(Rig):

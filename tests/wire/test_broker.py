@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from pairbus.amqp.errors import SESSION_CANNOT_BE_LOCKED
-from pairbus.amqp.message import Properties, encode_message, read_body
+from pairbus.amqp.message import Properties, encode_message
 from pairbus.amqp.types import Symbol
 from pairbus.broker.server import Broker, NamespaceServer
 from pairbus.testing import fault
 from pairbus.wire import Busy, LockLost, NotFound, Refused, TimedOut, TooLarge, Unauthorized, Unreachable, WireClient
 from pairbus.wire import sync as wire_sync
-from tests.message_view import View
 
 from .peer import message
 
@@ -33,27 +30,6 @@ async def client(pairbus_namespace: NamespaceServer) -> AsyncIterator[WireClient
 @pytest.fixture
 def queue(pairbus_queue: Make) -> str:
     return pairbus_queue()
-
-
-async def test_what_is_sent_is_received_byte_for_byte(client: WireClient, queue: str) -> None:
-    sender = await client.sender(queue)
-    sent = [message(str(number), message_id=f"m{number}") for number in range(300)]
-    await sender.send(sent[0])
-    assert await sender.send_many(sent[1:200]) == [None] * 199
-    await sender.send_batch(sent[200:250])
-    assert await sender.send_grouped(sent[250:], [number // 20 for number in range(50)]) == [None] * 50
-    receiver = await client.receiver(queue)
-    messages = await receiver.receive(1000, 5.0)
-    assert [received.sequence_number for received in messages] == list(range(1, 301))
-    for received, payload in zip(messages, sent, strict=True):
-        assert received.payload.endswith(payload)
-    assert messages[0].delivery_count == 0
-    locked_until = messages[0].locked_until
-    assert locked_until is not None
-    assert 50 < locked_until - time.time() < 61
-    await receiver.complete(messages)
-    assert await receiver.receive(1, 0.0) == []
-    assert await client.peek(queue) == []
 
 
 async def test_a_group_shares_its_answer_and_what_is_too_large_has_its_own(
@@ -86,42 +62,6 @@ async def test_a_bad_message_in_a_batch_does_not_end_batches(client: WireClient,
     before = sender._tag
     assert await sender.send_grouped([message("c"), message("d")], [None] * 2) == [None] * 2
     assert sender._tag - before == 1, "still together"
-
-
-async def test_each_settlement(client: WireClient, queue: str) -> None:
-    sender = await client.sender(queue)
-    await sender.send_many([message(text) for text in "abcd"])
-    receiver = await client.receiver(queue)
-    a, b, c, d = await receiver.receive(4, 5.0)
-    await receiver.complete(a)
-    await receiver.abandon(b)
-    await receiver.dead_letter(c, "why", "because")
-    await receiver.release(d)
-    again = await receiver.receive(4, 5.0)
-    assert [(received.sequence_number, received.delivery_count) for received in again] == [(2, 1), (4, 0)]
-    dead = await client.receiver(f"{queue}/$DeadLetterQueue")
-    (buried,) = await dead.receive(4, 5.0)
-    fields = View(buried.payload).application_properties
-    assert fields == {"DeadLetterReason": "why", "DeadLetterErrorDescription": "because"}
-    await dead.complete(buried)
-
-
-async def test_one_session(client: WireClient, pairbus_queue: Make) -> None:
-    queue = pairbus_queue(requires_session=True)
-    sender = await client.sender(queue)
-    for number in range(4):
-        await sender.send(encode_message(properties=Properties(group_id=f"s{number % 2}"), body=str(number).encode()))
-    with pytest.raises(Refused, match="session"):
-        await client.receiver(queue)
-    receiver = await client.receiver(queue, session_id="s1")
-    messages = await receiver.receive(4, 5.0)
-    assert [read_body(each.payload, each.sections) for each in messages] == [[("data", b"1")], [("data", b"3")]]
-    await receiver.complete(messages)
-    with pytest.raises(Refused) as held:
-        await client.receiver(queue, session_id="s1")
-    assert held.value.condition == SESSION_CANNOT_BE_LOCKED
-    await receiver.close()
-    assert len(await client.peek(queue)) == 2
 
 
 async def test_the_next_session_that_is_free(client: WireClient, pairbus_queue: Make) -> None:
@@ -163,13 +103,6 @@ async def test_settling_by_token_from_another_client(
             other.settle_by_token(queue, tokens[:1], "completed")
         assert len(other.peek(queue)) == 1
         assert len(other.peek(f"{queue}/$DeadLetterQueue")) == 1
-
-
-async def test_receive_and_delete(client: WireClient, queue: str) -> None:
-    await (await client.sender(queue)).send_many([message(text) for text in "abc"])
-    receiver = await client.receiver(queue, mode="delete")
-    assert len(await receiver.receive(10, 5.0)) == 3
-    assert await client.peek(queue) == []
 
 
 async def test_any_number_settled_by_token_on_one_link(client: WireClient, pairbus_queue: Make) -> None:

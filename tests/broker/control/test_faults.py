@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pairbus.amqp.errors import SERVER_BUSY
 from pairbus.broker.access.throttling import Throttling
@@ -419,69 +418,6 @@ def test_throttle_never_lets_more_through_than_its_rate_and_one_bucket(
             passed += count
     # A batch beyond the bucket may overdraw it once, by what it is larger.
     assert passed <= max(1.0, rate) + rate * (now - NOW) + 2 + 1e-3
-
-
-class FaultsWorld(RuleBasedStateMachine):
-    """Against the plainest model: a list of faults, searched from end to end for every question."""
-
-    ENTITIES = (None, "a", "a/$DeadLetterQueue", "b")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.faults = Faults()
-        self.model: list[Fault] = []
-        self.now = NOW
-
-    def _covers(self, each: Fault, entity: str | None) -> bool:
-        live = each.until is None or each.until > self.now
-        return live and (
-            each.entity is None
-            or (entity is not None and f"{entity}/".startswith((f"{each.entity}/$", f"{each.entity}/")))
-        )
-
-    @rule(
-        kind=st.sampled_from(["no-send", "unreachable", "latency"]),
-        entity=st.sampled_from(ENTITIES),
-        lasts=st.sampled_from([None, 0.0, 1.0, 2.0]),
-    )
-    def set(self, kind: str, entity: str | None, lasts: float | None) -> None:
-        each = fault(kind, entity, None if lasts is None else self.now + lasts)
-        self.faults.set(each)
-        self.model = [f for f in self.model if (f.kind, f.entity) != (kind, entity)] + [each]
-
-    @rule(kind=st.sampled_from([None, "no-send", "latency"]), entity=st.sampled_from(ENTITIES), exact=st.booleans())
-    def clear(self, kind: str | None, entity: str | None, exact: bool) -> None:
-        self.faults.clear(kind, entity, exact=exact)
-        self.model = [
-            f
-            for f in self.model
-            if not (kind in (None, f.kind) and ((entity is None and not exact) or f.entity == entity))
-        ]
-
-    @rule(by=st.sampled_from([0.5, 1.0]))
-    def time_passes(self, by: float) -> None:
-        self.now += by
-
-    @precondition(lambda self: self.model)
-    @rule()
-    def tick(self) -> None:
-        self.model = [f for f in self.model if f.until is None or f.until > self.now]
-        ends = [f.until for f in self.model if f.until is not None]
-        assert self.faults.tick(self.now) == (min(ends) if ends else None)
-
-    @invariant()
-    def questions_agree(self) -> None:
-        for entity in self.ENTITIES:
-            covering = [f for f in self.model if self._covers(f, entity)]
-            assert self.faults.unreachable(entity, self.now) == any(f.kind == "unreachable" for f in covering)
-            refusal = self.faults.refusal("send", entity, self.now)
-            assert (refusal is not None) == any(f.kind == "no-send" for f in covering)
-            assert self.faults.latency(entity, self.now) == sum(f.delay or 0 for f in covering)
-        live = [f for f in self.model if f.until is None or f.until > self.now]
-        assert sorted(map(repr, self.faults.active(self.now))) == sorted(map(repr, live))
-
-
-TestFaultsWorld = FaultsWorld.TestCase
 
 
 def test_a_fault_on_a_partition_leaves_the_entity_alone(faults: Faults) -> None:
