@@ -50,7 +50,7 @@ ROOMS: dict[str, set[str]] = {
     "spark/connector": {"", "amqp", "billing", "errors", "pairing", "syphon", "wire"},
     "spark/syphon": {"", "amqp", "billing", "credentials", "errors", "ledger", "pairing", "syphon", "wire",
         "spark/connector", "spark/runtime"},
-    "spark/pipelines": {"", "amqp", "billing", "errors", "ledger", "syphon", "wire", "spark/connector",
+    "spark/pipelines": {"", "billing", "errors", "ledger", "syphon", "wire", "spark/connector",
         "spark/runtime", "spark/syphon"},
     "spark/reports": {"", "billing", "cost", "errors", "ledger", "pairing", "spark/runtime"},
     "spark": {""},

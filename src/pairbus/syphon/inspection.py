@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from pairbus.amqp.errors import AmqpError
-from pairbus.amqp.message import read_header, read_message_annotations, split
-from pairbus.syphon.core.arrival import key_of, path_of
+from pairbus.amqp.message import read_header, split
+from pairbus.syphon.core.arrival import annotations_of, key_of, path_of
 from pairbus.syphon.core.draining import Seen
 from pairbus.wire import WireClient
 from pairbus.wire.errors import NotFound
@@ -49,7 +48,7 @@ async def scan(
         if not messages:
             return
         for payload in messages:
-            annotations = _annotations(payload)
+            annotations = annotations_of(payload)
             sequence = annotations.get("x-opt-sequence-number")
             number = max(number, int(sequence) + 1 if isinstance(sequence, int) else number + 1)
             if annotations.get("x-opt-message-state", 0):
@@ -67,7 +66,7 @@ async def look(
     number = places.get(0, 1)
     while messages := await client.peek(path, number, PEEK_COUNT):
         for payload in messages:
-            sequence = _annotations(payload).get("x-opt-sequence-number")
+            sequence = annotations_of(payload).get("x-opt-sequence-number")
             if not isinstance(sequence, int):
                 number += 1
                 continue
@@ -112,10 +111,3 @@ def _older(depth: Depth, oldest: Seen | None, seen: Seen, payload: bytes) -> See
     depth.oldest = None if seen.key[2] is None else seen.key[2] / 1000
     depth.oldest_deliveries = read_header(payload, split(payload)).delivery_count or 0
     return seen
-
-
-def _annotations(payload: bytes) -> dict[Any, Any]:
-    try:
-        return read_message_annotations(payload, split(payload))
-    except AmqpError:
-        return {}

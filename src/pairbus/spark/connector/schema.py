@@ -50,6 +50,7 @@ from pairbus.amqp.message import (
 )
 from pairbus.amqp.types import Byte, Float, Int, Short, Symbol, Timestamp
 from pairbus.pairing.backlog.aliases import sent_anew
+from pairbus.syphon.core.arrival import annotations_of
 
 from .entities import without_dead_letters
 from .options import JSON, TEXT, ConnectorOptions, InvalidOption
@@ -496,7 +497,7 @@ def _lock(row: Mapping[str, Any]) -> Lock | None:
         return None
     number = row.get("sequence_number")
     if (until is None or number is None) and row.get("amqp") is not None:
-        annotations = _annotations(row["amqp"])
+        annotations = annotations_of(row["amqp"])
         number = annotations.get("x-opt-sequence-number") if number is None else number
         until = _time(annotations.get("x-opt-locked-until")) if until is None else until
     try:
@@ -504,13 +505,6 @@ def _lock(row: Mapping[str, Any]) -> Lock | None:
         return Lock(entity, UUID(token), end, number if isinstance(number, int) else None)
     except (ValueError, AttributeError, TypeError):
         raise InvalidOption(f"a row's lock_token or locked_until is not as a lock stream gives it: {token!r}") from None
-
-
-def _annotations(payload: bytes) -> dict[Any, Any]:
-    try:
-        return read_message_annotations(payload, split(payload))
-    except AmqpError:
-        return {}
 
 
 def _shown(value: Any) -> Any:

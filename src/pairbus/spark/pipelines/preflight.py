@@ -11,10 +11,8 @@ import itertools
 import re
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pairbus.amqp.errors import AmqpError
-from pairbus.amqp.message import read_message_annotations, split
 from pairbus.errors import PairbusError, first_line
 from pairbus.spark.connector import connections, listing
 from pairbus.spark.connector.batch_reader import PEEK_COUNT, first_from
@@ -23,6 +21,7 @@ from pairbus.spark.connector.lock_reader import is_about_sessions
 from pairbus.spark.connector.options import SEQUENCE_MAX, Address, InvalidOption, as_options
 from pairbus.spark.connector.schema import SCHEMA
 from pairbus.spark.connector.selection import Selection
+from pairbus.syphon.core.arrival import annotations_of
 from pairbus.wire.errors import NotFound, TimedOut, Unauthorized, Unreachable, WireError
 from pairbus.wire.partitions import ask, search_ranges
 
@@ -220,7 +219,7 @@ def active_numbers(address: Address, entity: str, first: int, last: int) -> Iter
         if not messages:
             return
         for payload in messages:
-            annotations = _annotations(payload)
+            annotations = annotations_of(payload)
             number = annotations.get("x-opt-sequence-number")
             if not isinstance(number, int) or number > last:
                 return
@@ -297,10 +296,3 @@ def _check_single(entity: str) -> None:
 
 
 # -- words
-
-
-def _annotations(payload: bytes) -> dict[Any, Any]:
-    try:
-        return read_message_annotations(payload, split(payload))
-    except AmqpError:
-        return {}

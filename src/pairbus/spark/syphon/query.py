@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from pairbus.amqp.errors import AmqpError
-from pairbus.amqp.message import read_message_annotations, split
 from pairbus.billing import SYPHON
 from pairbus.errors import PairbusError, first_line
 from pairbus.spark.connector import connections
@@ -37,6 +36,7 @@ from pairbus.spark.runtime.checkpoints import write_quickly
 from pairbus.spark.runtime.session import beside, existing, is_gone, is_started_here, quick_java, session
 from pairbus.syphon import inspection
 from pairbus.syphon.core import draining
+from pairbus.syphon.core.arrival import annotations_of
 from pairbus.syphon.core.destinations import RefusalVerdict, Trouble, pause
 from pairbus.syphon.core.pair_lifecycle import Which
 from pairbus.syphon.core.progress import Progress, Report
@@ -591,6 +591,6 @@ async def _span(client: WireClient, path: str) -> int:
 
 async def _number_from(client: WireClient, path: str, number: int) -> int | None:
     for payload in await client.peek(path, number, 1):
-        found = read_message_annotations(payload, split(payload)).get("x-opt-sequence-number")
+        found = annotations_of(payload).get("x-opt-sequence-number")
         return found if isinstance(found, int) else None
     return None

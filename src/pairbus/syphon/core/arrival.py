@@ -5,6 +5,7 @@ Decides whether an encoded delivery becomes a pending transfer or a rejection. I
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from pairbus.amqp.errors import AmqpError
@@ -54,13 +55,11 @@ def arrive(
         is_replay=is_replay,
         known=known,
     )
+    pending = partial(PendingTransfer, queue, key, token, now=now, lock_s=lock_s, handle=handle)
     if isinstance(restored, Rejected):
-        transfer = PendingTransfer(queue, key, token, "", payload, now=now, lock_s=lock_s, handle=handle)
-        return Rejection(transfer, restored.reason, restored.description)
+        return Rejection(pending("", payload), restored.reason, restored.description)
     alone = restored.session_id is not None or _PARTITION_KEY in restored.payload
-    return PendingTransfer(
-        queue, key, token, restored.path, restored.payload, now=now, lock_s=lock_s, handle=handle, alone=alone
-    )
+    return pending(restored.path, restored.payload, alone=alone)
 
 
 def bound_for(
@@ -105,6 +104,14 @@ def _lock_s(locked_until_ms: object, now_unix: float) -> float:
     lock_s = locked_until_ms / 1000 - now_unix
     # a clock that is wrong by more than the lock says nothing about the lock
     return min(lock_s, LOCK_S_MAX) if lock_s >= LOCK_S_MIN else LOCK_S_UNKNOWN
+
+
+def annotations_of(payload: bytes) -> dict[Any, Any]:
+    """Return what the broker says of a message, or nothing where it can't be read."""
+    try:
+        return read_message_annotations(payload, split(payload))
+    except AmqpError:
+        return {}
 
 
 def path_of(payload: bytes) -> str:
