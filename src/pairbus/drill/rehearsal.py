@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,33 +43,27 @@ LOOK_S: Final = 0.1
 Hook = Callable[["Rehearsal"], Any]
 
 
+@dataclass(eq=False)
 class Rehearsal:
     """One drill: call `run` once. `tell` gets each line of the timeline as it happens."""
 
-    def __init__(
-        self,
-        plan: DrillPlan,
-        spark: Spark,
-        folder: Path,
-        tell: Callable[[TimelineEntry], None],
-        *,
-        in_the_quiet: Callable[[SparkSession, Path], object] | None = None,
-        in_outage: Hook | None = None,
-    ) -> None:
-        self.plan = plan
-        self.folder = folder
-        self.timeline = Timeline(plan, time.time())
-        self._spark = spark
-        self._tell = tell
-        #: What Spark may do while the primary is away and it has nothing else to do; given the ledgers so far.
-        self._in_the_quiet = in_the_quiet
-        self._in_outage = in_outage
-        self._children: list[Child] = []
-        self._tasks: list[asyncio.Task[None]] = []
-        #: How long the syphon took, from its start to an empty backlog.
-        self.drain_s: float | None = None
-        self.primary: BrokerProcess
-        self.secondary: BrokerProcess
+    plan: DrillPlan
+    spark: Spark
+    folder: Path
+    tell: Callable[[TimelineEntry], None]
+    _: KW_ONLY
+    #: What Spark may do while the primary is away and it has nothing else to do; given the ledgers so far.
+    in_the_quiet: Callable[[SparkSession, Path], object] | None = None
+    in_outage: Hook | None = None
+    #: How long the syphon took, from its start to an empty backlog.
+    drain_s: float | None = None
+    children: list[Child] = field(default_factory=list)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    primary: BrokerProcess = field(init=False)
+    secondary: BrokerProcess = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.timeline = Timeline(self.plan, time.time())
 
     def __repr__(self) -> str:
         return f"<Rehearsal {self.timeline!r}>"
@@ -83,17 +78,17 @@ class Rehearsal:
             try:
                 await self._rehearse(Path(data))
             finally:
-                await end_all(self._children)
-                for task in self._tasks:
+                await end_all(self.children)
+                for task in self.tasks:
                     task.cancel()
-                await asyncio.gather(*self._tasks, return_exceptions=True)
+                await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def _rehearse(self, data: Path) -> None:
         await self._start_brokers(data)
         receiver, sender = await self._start_applications()
         sending = self._begin(sender.finished())
         syphoning = DrillSyphon(
-            self.plan, self._spark, self.primary.ready.connection_string, self.secondary.ready.connection_string,
+            self.plan, self.spark, self.primary.ready.connection_string, self.secondary.ready.connection_string,
             self.ledgers / "syphon",
         )  # fmt: skip
         warming = self._begin(self._warm_up(syphoning))
@@ -120,7 +115,7 @@ class Rehearsal:
 
     async def _warm_up(self, syphoning: DrillSyphon) -> None:
         self._say("syphon", "Spark starts, while traffic runs")
-        await self._spark.ready()
+        await self.spark.ready()
         await syphoning.warm_up()
         self._say("syphon", "Spark is warm")
 
@@ -137,14 +132,14 @@ class Rehearsal:
 
     def _broker(self, name: str, data: Path, config: str) -> BrokerProcess:
         made = BrokerProcess(name, data, config, self.folder / "log" / f"broker-{name}.log")
-        self._children.append(made)
+        self.children.append(made)
         return made
 
     async def _start_applications(self) -> tuple[Application, Application]:
         made = []
         for role in ("receiver", "sender"):
             application = Application(role, self.folder / "log" / f"{role}.log", self._heard)
-            self._children.append(application)
+            self.children.append(application)
             made.append(application)
         receiver, sender = made
         root = self.primary.ready.connection_string
@@ -197,15 +192,15 @@ class Rehearsal:
             quiet = self._begin(self._quiet())
             await self._pause(self.plan.outage_s, sending)
             quiet.cancel()
-            hook = self._in_outage
+            hook = self.in_outage
             if hook is not None:
                 await in_daemon_thread(lambda: hook(self))
         self._tell_all(self.timeline.outage_ended(time.time()))
 
     async def _quiet(self) -> None:
-        work = self._in_the_quiet
+        work = self.in_the_quiet
         if work is not None:
-            await self._spark.run_optional(lambda session: work(session, self.ledgers))
+            await self.spark.run_optional(lambda session: work(session, self.ledgers))
 
     @asynccontextmanager
     async def _fault(self) -> AsyncIterator[None]:
@@ -272,7 +267,7 @@ class Rehearsal:
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start a task that ends with the drill at the latest."""
         task = asyncio.create_task(work)
-        self._tasks.append(task)
+        self.tasks.append(task)
         return task
 
     async def _pause(self, seconds: float, sending: asyncio.Future[None]) -> None:
@@ -300,7 +295,7 @@ class Rehearsal:
 
     def _tell_all(self, lines: list[TimelineEntry]) -> None:
         for line in lines:
-            self._tell(line)
+            self.tell(line)
 
 
 async def _ended(task: asyncio.Future[None]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,30 +81,30 @@ class Spark:
             await in_daemon_thread(starting.result().stop)
 
 
+@dataclass
 class DrillSyphon:
     """Drains the backlog on the engine of the plan, as often as needed."""
 
-    def __init__(self, plan: DrillPlan, spark: Spark, primary: str, secondary: str, ledger: Path) -> None:
-        self._plan = plan
-        self._spark = spark
-        self._primary = primary
-        self._secondary = secondary
-        self._ledger = ledger
-        self._before = 0
+    plan: DrillPlan
+    spark: Spark
+    primary: str
+    secondary: str
+    ledger: Path
+    moved: int = 0
 
     def __repr__(self) -> str:
-        return f"<DrillSyphon {self._plan.engine}: {self._before} moved>"
+        return f"<DrillSyphon {self.plan.engine}: {self.moved} moved>"
 
     async def drain(self, tell: Callable[[int], None]) -> None:
         """Run until the backlog is empty; `tell` gets how many messages all drains have moved so far."""
-        writer = LedgerWriter(self._ledger, "syphon")
+        writer = LedgerWriter(self.ledger, "syphon")
         engine = await self._engine(writer)
         running = asyncio.ensure_future(engine.run())
         try:
             async with asyncio.timeout(DRAIN_S):
                 while not running.done():
                     await asyncio.wait({running}, timeout=LOOK_S)
-                    tell(self._before + engine.report().moved)
+                    tell(self.moved + engine.report().moved)
         except TimeoutError:
             raise DrillFailed(f"the syphon has not emptied the backlog in {DRAIN_S:g} s") from None
         finally:
@@ -111,12 +112,12 @@ class DrillSyphon:
                 engine.stop()
                 await asyncio.wait({running})
             writer.close()
-        self._before += running.result().report.moved
-        tell(self._before)
+        self.moved += running.result().report.moved
+        tell(self.moved)
 
     async def warm_up(self) -> None:
         """Run an empty query, since the first one of a session takes seconds that later ones don't."""
-        if self._plan.engine != "spark":
+        if self.plan.engine != "spark":
             return
         from pairbus.spark.syphon.engine import warm_up
 
@@ -130,15 +131,15 @@ class DrillSyphon:
 
     async def _engine(self, ledger: LedgerWriter | None) -> Any:
         settings = SyphonSettings(
-            Endpoint.from_connection_string(self._primary, name=PRIMARY),
-            Endpoint.from_connection_string(self._secondary, name=SECONDARY),
+            Endpoint.from_connection_string(self.primary, name=PRIMARY),
+            Endpoint.from_connection_string(self.secondary, name=SECONDARY),
             self._queues,
             drain=True,
             ledger=ledger,
-            spark=None if self._plan.engine != "spark" else await self._spark.ready(),
+            spark=None if self.plan.engine != "spark" else await self.spark.ready(),
         )
-        return hosting.maker_of(self._plan.engine)(settings)
+        return hosting.maker_of(self.plan.engine)(settings)
 
     @property
     def _queues(self) -> list[tuple[str, int | None]]:
-        return [(backlog_queues.path(PRIMARY, index), index) for index in range(self._plan.backlog_queues)]
+        return [(backlog_queues.path(PRIMARY, index), index) for index in range(self.plan.backlog_queues)]

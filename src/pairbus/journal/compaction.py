@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from pairbus.journal.errors import JournalError
@@ -44,23 +45,17 @@ class Pace(NamedTuple):
     has_read: Callable[[int], None]
 
 
+@dataclass(eq=False)
 class Compaction:
     """One run over one segment."""
 
-    def __init__(
-        self,
-        chunks: Generator[list[Record], None, None],
-        append: Callable[[int, tuple[bytes, ...] | bytes, Done], None],
-        owner: Owner,
-        pace: Pace,
-        clock: Callable[[], float],
-    ) -> None:
-        self.copies = 0
-        self._chunks = chunks
-        self._append = append
-        self._owner = owner
-        self._pace = pace
-        self._clock = clock
+    chunks: Generator[list[Record], None, None]
+    append: Callable[[int, tuple[bytes, ...] | bytes, Done], None]
+    owner: Owner
+    pace: Pace
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self._records: Iterator[Record] = iter(())
         self._read_all = False
         self._in_flight = 0
@@ -82,35 +77,35 @@ class Compaction:
                 elif self._read_all:
                     return
         finally:
-            self._chunks.close()
+            self.chunks.close()
 
     def _step(self) -> bool:
         """Append copies for a millisecond, or a few as long as reading is owed. False: nothing more to do until one of
         them is answered."""
-        began = self._clock()
-        owed = self._pace.owed()
+        began = self.clock()
+        owed = self.pace.owed()
         room = min(_IN_FLIGHT_BYTES_MAX, max(_IN_FLIGHT_BYTES, owed))
         read = 0
         try:
             while not self._read_all and self._error is None and self._in_flight_bytes < room:
                 read += self._next()
-                if self._clock() - began >= (_STEP_S if read >= owed else _STEP_S_MAX):
+                if self.clock() - began >= (_STEP_S if read >= owed else _STEP_S_MAX):
                     return True
             return False
         finally:
-            self._pace.has_read(read)
+            self.pace.has_read(read)
 
     def _next(self) -> int:
         """Deal with one record and return the bytes that it took in the segment."""
         record = next(self._records, None)
         if record is None:
-            chunk = next(self._chunks, None)
+            chunk = next(self.chunks, None)
             if chunk is None:
                 self._read_all = True
             else:
                 self._records = iter(chunk)
             return 0
-        kept = self._owner.live(record)
+        kept = self.owner.live(record)
         if kept is not None:
             self._copy(record, kept[0], kept[1])
         return RECORD_HEADER_BYTES + len(record.payload)
@@ -122,12 +117,11 @@ class Compaction:
             self._in_flight -= 1
             self._in_flight_bytes -= size
             if error is None:
-                self.copies += 1
-                self._owner.moved(record, segment, offset)
+                self.owner.moved(record, segment, offset)
             else:
                 self._error = self._error or error
             self._wake.set()
 
         self._in_flight += 1
         self._in_flight_bytes += size
-        self._append(kind, parts, done)
+        self.append(kind, parts, done)

@@ -25,6 +25,7 @@ A MARK record has no payload and no meaning of its own: it only carries `synced`
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
@@ -48,17 +49,15 @@ _MAGIC_BYTES = RECORD_MAGIC.to_bytes(2, "little")
 _HEAD_BYTES = _HEAD.size
 
 
+@dataclass(slots=True, eq=False)
 class Record:
     """One replayed record; `offset` is where its payload starts in the segment's file."""
 
-    __slots__ = ("kind", "lsn", "offset", "payload", "segment")
-
-    def __init__(self, lsn: int, kind: int, payload: bytes, segment: int, offset: int) -> None:
-        self.lsn = lsn
-        self.kind = kind
-        self.payload = payload
-        self.segment = segment
-        self.offset = offset
+    lsn: int
+    kind: int
+    payload: bytes
+    segment: int
+    offset: int
 
     def __repr__(self) -> str:
         return f"<Record {self.lsn} kind {self.kind}, {len(self.payload)} bytes at {self.segment}:{self.offset}>"

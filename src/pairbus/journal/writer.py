@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from pairbus.journal.errors import JournalError, JournalFailed
@@ -35,22 +36,15 @@ _ASKED_S = 0.002
 _DELIVERED_S = 0.003
 
 
+@dataclass(slots=True, eq=False)
 class Command:
     """Something for the writer to do between two batches; `run` gets the log and the time."""
 
-    __slots__ = ("error", "finished", "is_last", "run", "then")
-
-    def __init__(
-        self,
-        run: Callable[[Log, float], JournalError | None],
-        then: Callable[[JournalError | None], None] | None = None,
-        is_last: bool = False,
-    ) -> None:
-        self.run = run
-        self.then = then
-        self.is_last = is_last
-        self.error: JournalError | None = None
-        self.finished = False
+    run: Callable[[Log, float], JournalError | None]
+    then: Callable[[JournalError | None], None] | None = None
+    is_last: bool = False
+    error: JournalError | None = None
+    finished: bool = False
 
 
 class Writer:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from pairbus.amqp.errors import SERVER_BUSY
@@ -105,30 +105,28 @@ class Bucket:
             self.at = now
 
 
+@dataclass(slots=True, eq=False)
 class _Threshold:
-    __slots__ = ("_of_partitions", "bucket", "limit", "measure", "target", "until")
+    measure: str
+    target: Target
+    limit: float
+    until: float | None = None
+    bucket: Bucket | None = field(init=False)
+    of_partitions: dict[int, Bucket] = field(init=False, default_factory=dict)
 
-    def __init__(self, measure: str, target: Target, limit: float, until: float | None = None) -> None:
-        self.measure = measure
-        self.target = target
-        self.limit = limit
-        self.until = until
-        self.bucket = Bucket(limit) if MEASURES[measure].is_rate else None
-        self._of_partitions: dict[int, Bucket] | None = None
+    def __post_init__(self) -> None:
+        self.bucket = Bucket(self.limit) if MEASURES[self.measure].is_rate else None
 
     def bucket_of(self, partition: int | None) -> Bucket | None:
         """Return the bucket for a partition of its entity; a namespace has one for all."""
         if partition is None or self.bucket is None or self.target is None:
             return self.bucket
-        if self._of_partitions is None:
-            self._of_partitions = {}
-        found = self._of_partitions.get(partition)
-        if found is None:
-            found = self._of_partitions[partition] = Bucket(self.limit)
-        return found
+        if partition not in self.of_partitions:
+            self.of_partitions[partition] = Bucket(self.limit)
+        return self.of_partitions[partition]
 
     def shift(self, seconds: float) -> None:
-        for bucket in (self.bucket, *(self._of_partitions or {}).values()):
+        for bucket in (self.bucket, *self.of_partitions.values()):
             if bucket is not None:
                 bucket.at += seconds
         if self.until is not None:

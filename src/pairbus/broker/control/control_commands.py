@@ -59,39 +59,30 @@ Granted: TypeAlias = Callable[[AuthorizationRule | Refusal | Exception], None]
 Listed: TypeAlias = Callable[[int | str], None]
 
 
+@dataclass(frozen=True, slots=True)
 class Commands:
     """Answers commands. `faults` is looked into at every command, so that namespaces may come and go; `status` adds to
     its answer; `grant` makes a rule and gives it, or what was wrong, to its last argument; `left` writes down what a
     namespace holds and tells its last argument how much that was; `entities` gives the names of a namespace's
     entities."""
 
-    __slots__ = ("_entities", "_faults", "_grant", "_left", "_status")
-
-    def __init__(
-        self,
-        faults: Mapping[str, Faults],
-        status: Callable[[], dict[str, Any]] = dict,
-        grant: Callable[[RuleWanted, float, Granted], None] | None = None,
-        left: Callable[[str, Listed], None] | None = None,
-        entities: Callable[[str], Iterable[str]] | None = None,
-    ) -> None:
-        self._entities = entities
-        self._faults = faults
-        self._status = status
-        self._grant = grant
-        self._left = left
+    faults: Mapping[str, Faults]
+    status: Callable[[], dict[str, Any]] = dict
+    grant: Callable[[RuleWanted, float, Granted], None] | None = None
+    left: Callable[[str, Listed], None] | None = None
+    entities: Callable[[str], Iterable[str]] | None = None
 
     def begin(self, message: dict[str, Any], now: float, respond: Callable[[dict[str, Any]], None]) -> None:
         """Answer any command; all but `rule` and `left`, which write to disk first, are answered before this
         returns."""
         command = message.get("command")
         try:
-            if command == "left" and self._left is not None:
+            if command == "left" and self.left is not None:
                 _checked(message)
                 self._of(message)
-                self._left(message["namespace"], lambda found: respond(_counted(found)))
-            elif command == "rule" and self._grant is not None:
-                self._grant(self._rule_wanted(message), now, lambda result: respond(_granted(result)))
+                self.left(message["namespace"], lambda found: respond(_counted(found)))
+            elif command == "rule" and self.grant is not None:
+                self.grant(self._rule_wanted(message), now, lambda result: respond(_granted(result)))
             else:
                 respond(self.answer(message, now))
         except InvalidFault as error:
@@ -123,11 +114,11 @@ class Commands:
                 )
                 return {"cleared": cleared, "faults": _listed(faults, now)}
             case "list":
-                chosen = {message["namespace"]: self._of(message)} if "namespace" in message else self._faults
+                chosen = {message["namespace"]: self._of(message)} if "namespace" in message else self.faults
                 return {"namespaces": {name: _listed(faults, now) for name, faults in chosen.items()}}
             case _:
-                return self._status() | {
-                    "namespaces": {name: _listed(faults, now) for name, faults in self._faults.items()}
+                return self.status() | {
+                    "namespaces": {name: _listed(faults, now) for name, faults in self.faults.items()}
                 }
 
     def _fault(self, message: dict[str, Any], now: float) -> dict[str, Any]:
@@ -146,9 +137,9 @@ class Commands:
     def _note(self, namespace: str, entity: str | None) -> str | None:
         """Return a note on an entity that does not exist: a fault may come before it, but most often the name is
         mistyped."""
-        if entity is None or self._entities is None:
+        if entity is None or self.entities is None:
             return None
-        names = list(self._entities(namespace))
+        names = list(self.entities(namespace))
         if {name.lower() for name in names} & set(covered_names(entity)):
             return None
         hint = did_you_mean(entity, names)
@@ -164,10 +155,10 @@ class Commands:
 
     def _of(self, message: dict[str, Any]) -> Faults:
         name = message.get("namespace", "")
-        found = self._faults.get(name)
+        found = self.faults.get(name)
         if found is None:
-            hint = did_you_mean(name, self._faults)
-            there = ", ".join(self._faults) or "none"
+            hint = did_you_mean(name, self.faults)
+            there = ", ".join(self.faults) or "none"
             raise InvalidFault(f"no namespace {name!r} is served here; {hint}there is {there}")
         return found
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
 from typing import Any, Final
@@ -86,25 +87,16 @@ _NULLS: Final = b"\x40" * 12
 _SMALL_PROPERTIES: Final = b"\x00\x53\x73\xc0"
 
 
+@dataclass(slots=True, eq=False)
 class Traits:
     """The properties that decide where a message goes and how long it stays. `ttl` is in seconds, `scheduled_at` a
     time."""
 
-    __slots__ = ("message_id", "partition_key", "scheduled_at", "session_id", "ttl")
-
-    def __init__(
-        self,
-        message_id: Any,
-        session_id: str | None,
-        ttl: float | None,
-        scheduled_at: float | None,
-        partition_key: str | None = None,
-    ) -> None:
-        self.message_id = message_id
-        self.partition_key = partition_key
-        self.session_id = session_id
-        self.ttl = ttl
-        self.scheduled_at = scheduled_at
+    message_id: Any
+    session_id: str | None
+    ttl: float | None
+    scheduled_at: float | None
+    partition_key: str | None = None
 
     def __repr__(self) -> str:
         return f"<Traits of {self.message_id!r}: session {self.session_id!r}, ttl {self.ttl}, at {self.scheduled_at}>"

@@ -120,41 +120,34 @@ class _Call:
         return int(text)
 
 
+@dataclasses.dataclass(eq=False)
 class AdminApi:
-    """Answers the management requests of one namespace, and `/health` and `/metrics`."""
+    """Answers the management requests of one namespace, and `/health` and `/metrics`.
 
-    def __init__(
-        self,
-        namespace: Namespace,
-        authorize: Callable[[str, float], sas.Claims],
-        clock: Callable[[], float],
-        *,
-        refusal: Callable[[str, float], Refusal | None] | None = None,
-        metrics: Callable[[], Generator[None, None, str]] | None = None,
-        trouble: Callable[[], Awaitable[str | None]] | None = None,
-        answered: Callable[[str, str, int, int, float], None] | None = None,
-        ports: Callable[[], Collection[int]] = tuple,
-        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
-    ) -> None:
-        """`authorize(token, now)` gives the claims or raises SasError. `refusal(entity path, now)` is asked before each
-        call that has authority. `metrics()` gives the exposition text. `trouble()` says what ails the namespace.
-        `answered(method, entity path, status, bytes, seconds)` is told of every call. `ports()` are the namespace's."""
-        self._namespace = namespace
-        self._authorize = authorize
-        self._clock = clock
-        self._refusal = refusal
-        self._metrics = metrics
-        self._trouble = trouble
-        self._answered = answered
-        self._ports = ports
-        self._new_id = new_id
-        self._queues = Queues(namespace)
-        self._topics = Topics(namespace)
-        self._subscriptions = Subscriptions(namespace)
-        self._rules = Rules(namespace)
+    `authorize(token, now)` gives the claims or raises SasError. `refusal(entity path, now)` is asked before each call
+    that has authority. `metrics()` gives the exposition text. `trouble()` says what ails the namespace.
+    `answered(method, entity path, status, bytes, seconds)` is told of every call. `ports()` are the namespace's.
+    """
+
+    namespace: Namespace
+    authorize: Callable[[str, float], sas.Claims]
+    clock: Callable[[], float]
+    _: dataclasses.KW_ONLY
+    refusal: Callable[[str, float], Refusal | None] | None = None
+    metrics: Callable[[], Generator[None, None, str]] | None = None
+    trouble: Callable[[], Awaitable[str | None]] | None = None
+    answered: Callable[[str, str, int, int, float], None] | None = None
+    ports: Callable[[], Collection[int]] = tuple
+    new_id: Callable[[], object] = uuid.uuid4
+
+    def __post_init__(self) -> None:
+        self._queues = Queues(self.namespace)
+        self._topics = Topics(self.namespace)
+        self._subscriptions = Subscriptions(self.namespace)
+        self._rules = Rules(self.namespace)
 
     async def __call__(self, request: Request) -> Response:
-        now = self._clock()
+        now = self.clock()
         path = ""
         try:
             call = _parse_request(request, now)
@@ -162,8 +155,8 @@ class AdminApi:
             response = await self._route(call)
         except _Answer as answer:
             response = self._error(answer, path, now)
-        if self._answered is not None:
-            self._answered(request.method, path, response.status, len(response.body), self._clock() - now)
+        if self.answered is not None:
+            self.answered(request.method, path, response.status, len(response.body), self.clock() - now)
         return response
 
     async def _route(self, call: _Call) -> Response:
@@ -214,7 +207,7 @@ class AdminApi:
         """Return whether `/health` or `/metrics` means an entity of that name: it does for who brings a token."""
         name = call.path.lower()
         return "authorization" in call.request.headers and (
-            name in self._namespace.queues or name in self._namespace.topics
+            name in self.namespace.queues or name in self.namespace.topics
         )
 
     def _admit(self, call: _Call) -> None:
@@ -223,7 +216,7 @@ class AdminApi:
             raise _Answer(401, 40100, "MissingToken: the Authorization header is missing.")
         # Lists and the namespace itself (`$…`) are beyond the scope of any one entity; JS signs for their very address.
         self._require_manage(token, call.path, call.now)
-        refusal = None if self._refusal is None else self._refusal(call.path, call.now)
+        refusal = None if self.refusal is None else self.refusal(call.path, call.now)
         if refusal is not None:
             raise _refused(refusal)
 
@@ -233,7 +226,7 @@ class AdminApi:
         if scheme.lower() == "bearer" and sas.is_sas(rest):
             token = rest
         try:
-            claims = self._authorize(token, now)
+            claims = self.authorize(token, now)
         except sas.SasError as error:
             raise _Answer(401, 40103, f"InvalidToken: {error.reason}.") from None
         if not claims.allows(sas.MANAGE, path):
@@ -251,7 +244,7 @@ class AdminApi:
         """Do what takes long while others are served, and return its result."""
         ended: asyncio.Future[Job[T]] = asyncio.get_running_loop().create_future()
         try:
-            job = self._namespace.slices.start(work, lambda job: None if ended.done() else ended.set_result(job))
+            job = self.namespace.slices.start(work, lambda job: None if ended.done() else ended.set_result(job))
         except SlicesFull:
             text = "The broker has too much to do. Please wait 2 seconds and try again."
             raise _Answer(503, 50300, text, {"retry-after": str(RETRY_AFTER_S)}) from None
@@ -261,8 +254,8 @@ class AdminApi:
             job.cancel()
 
     async def _get_namespace(self, call: _Call) -> Response:
-        name = self._namespace.name
-        info = atom.write_namespace_info(name, self._namespace.registry.quotas.sku)
+        name = self.namespace.name
+        info = atom.write_namespace_info(name, self.namespace.registry.quotas.sku)
         entry = atom.write_entry(info, title=name, url=call.url, author=name, published=0.0, updated=call.now)
         return Response(200, {"content-type": atom.ENTRY_TYPE}, entry.encode())
 
@@ -327,7 +320,7 @@ class AdminApi:
         """Return the description that the fields give, with what an update of `old` keeps where they do not say."""
         for field in FORWARDS:
             if field in fields:
-                to = entity_at(fields[field], urlsplit(call.base).netloc, self._ports())
+                to = entity_at(fields[field], urlsplit(call.base).netloc, self.ports())
                 if to is None:
                     allowed = (
                         "a queue or topic of this namespace: its name, or sb://HOST/NAME with the host of the call"
@@ -367,7 +360,7 @@ class AdminApi:
             raise _refused(error)
         if isinstance(error, InvalidDescription):
             raise _invalid(error, resources)
-        log.error("a change of namespace %s failed: %r", self._namespace.name, error)
+        log.error("a change of namespace %s failed: %r", self.namespace.name, error)
         raise _Answer(500, 50000, "The change could not be written; nothing was changed.")
 
     def _entry(self, call: _Call, resources: ResourceKind, path: ResourcePath, found: Any) -> str:
@@ -386,7 +379,7 @@ class AdminApi:
             title=description.name,
             # the JS SDK takes names from here as they stand
             url=f"{call.base}/{quote(resources.path(path, description), safe='/$')}",
-            author=self._namespace.name,
+            author=self.namespace.name,
             published=description.created_at,
             updated=getattr(description, "updated_at", description.created_at),
         )
@@ -396,7 +389,7 @@ class AdminApi:
         return Response(status, {"content-type": atom.ENTRY_TYPE}, entry.encode())
 
     async def _health(self) -> Response:
-        trouble = None if self._trouble is None else await self._trouble()
+        trouble = None if self.trouble is None else await self.trouble()
         answer = (
             {"status": "healthy", "message": "Service is healthy."}
             if trouble is None
@@ -406,18 +399,18 @@ class AdminApi:
         return Response(status, {"content-type": "application/json"}, json.dumps(answer).encode())
 
     async def _exposition(self, call: _Call) -> Response:
-        if self._metrics is None:
+        if self.metrics is None:
             raise _Answer(404, 40400, "There is nothing at '/metrics'.")
         if not _is_loopback(call.request.peer):
             raise _Answer(403, 40300, "Metrics are given to this machine alone.")
-        text = await self._in_slices(self._metrics())
+        text = await self._in_slices(self.metrics())
         return Response(200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"}, text.encode())
 
     def _error(self, answer: _Answer, path: str, now: float) -> Response:
         phrase = _PHRASES.get(answer.status) or HTTPStatus(answer.status).phrase
         text = f"SubCode={answer.subcode}. {phrase}. {answer.text}"
-        tracker = f"{self._namespace.name}:{path}"
-        body = atom.write_error(answer.status, text, tracking_id=self._new_id(), tracker=tracker, now=now)
+        tracker = f"{self.namespace.name}:{path}"
+        body = atom.write_error(answer.status, text, tracking_id=str(self.new_id()), tracker=tracker, now=now)
         return Response(answer.status, {"content-type": atom.ERROR_TYPE} | answer.headers, body.encode())
 
 

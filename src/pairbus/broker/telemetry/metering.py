@@ -7,6 +7,7 @@ to the operation, unit and byte.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import inf
 from typing import Final, NamedTuple
 
@@ -29,13 +30,13 @@ class Key(NamedTuple):
     cause: str
 
 
+@dataclass(slots=True, eq=False)
 class Usage:
     """The operations, units and bytes of one key."""
 
-    __slots__ = ("nbytes", "operations", "units")
-
-    def __init__(self) -> None:
-        self.operations = self.units = self.nbytes = 0
+    operations: int = 0
+    units: int = 0
+    nbytes: int = 0
 
     def add(self, other: Usage) -> None:
         self.operations += other.operations

@@ -8,6 +8,7 @@ is requested, through `gauge` and `counter`. It does not serve HTTP and does not
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
@@ -24,28 +25,20 @@ Read = Callable[[str], Iterable[Sample]]
 """Give the samples of the namespace that is named."""
 
 
+@dataclass(slots=True, eq=False)
 class EntityCounters:
     """One entity's counts. `settles` is by outcome, `refusals` by condition."""
 
-    __slots__ = (
-        "manages",
-        "peeks",
-        "polls",
-        "receive_bytes",
-        "receives",
-        "refusals",
-        "renews",
-        "send_bytes",
-        "sends",
-        "settles",
-    )
-
-    def __init__(self) -> None:
-        self.sends = self.send_bytes = 0
-        self.receives = self.receive_bytes = 0
-        self.polls = self.peeks = self.renews = self.manages = 0
-        self.settles: dict[str, int] = {}
-        self.refusals: dict[str, int] = {}
+    sends: int = 0
+    send_bytes: int = 0
+    receives: int = 0
+    receive_bytes: int = 0
+    polls: int = 0
+    peeks: int = 0
+    renews: int = 0
+    manages: int = 0
+    settles: dict[str, int] = field(default_factory=dict)
+    refusals: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: EntityCounters) -> None:
         for attribute, _, _ in _ENTITY_COUNTERS:
