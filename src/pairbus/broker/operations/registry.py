@@ -200,7 +200,7 @@ class Registry:
         name = description.name
         key = name.lower()
         if key in self.queues or key in self.topics or key in self._claimed:
-            return self.exists(name)
+            return self.already_exists(name)
         most = self.quotas.entities
         if len(self.queues) + len(self.topics) + len(self._claimed) >= most:
             text = f"Namespace '{self.name}' has {most} entities, the most that it can have."
@@ -222,7 +222,7 @@ class Registry:
                 return Refusal(conditions.INVALID_FIELD, text)
         return None
 
-    def exists(self, name: str) -> Refusal:
+    def already_exists(self, name: str) -> Refusal:
         text = f"The messaging entity '{name}' already exists in namespace '{self.name}'."
         return Refusal(conditions.ENTITY_ALREADY_EXISTS, text)
 
@@ -233,7 +233,15 @@ class Registry:
         if entity is None or entity.deleting:
             done(unavailable(entity, name))
             return
-        self._delete(entity.with_parts(), done)
+        entities = entity.with_parts()
+        for each in entities:
+            each.deleting = True
+        self._write_deletion(entities, done, False)
+
+    def delete_idle(self, entity: QueueEntity, now: float) -> None:
+        # Should the disk refuse it, it is as idle after another while.
+        entity.accessed_at = now
+        self.delete(entity, entity.name, nobody)
 
     def write_new(self, entity: QueueEntity, claim: str, enter: Callable[[], None], now: float, done: Done) -> None:
         """Write a new entity, then `enter` it where others find it; until then its name is reserved by `claim`."""
@@ -285,17 +293,6 @@ class Registry:
             done(None)
 
         self._store.append(entity.KIND, payload, written)
-
-    def _delete(self, entities: Sequence[QueueEntity], done: Done) -> None:
-        """Delete these entities with one record."""
-        for entity in entities:
-            entity.deleting = True
-        self._write_deletion(entities, done, False)
-
-    def delete_idle(self, entity: QueueEntity, now: float) -> None:
-        # Should the disk refuse it, it is as idle after another while.
-        entity.accessed_at = now
-        self._delete(entity.with_parts(), nobody)
 
     def _write_deletion(self, entities: Sequence[QueueEntity], done: Done, again: bool) -> None:
         payload = records.pack_deleted(*(entity.id for entity in entities))

@@ -50,7 +50,7 @@ class SubscriptionOperations:
         path = f"{topic.name}{SUBSCRIPTIONS}{description.name}"
         key = description.name.lower()
         if key in topic.subscriptions or key in topic.arriving:
-            done(self._registry.exists(path))
+            done(self._registry.already_exists(path))
             return
         most = self._registry.quotas.subscriptions
         if len(topic.subscriptions) + len(topic.arriving) >= most:
