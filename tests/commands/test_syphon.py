@@ -124,17 +124,6 @@ class TestProvision:
             "extra": [],
         }
 
-    def test_p10_extra_ones_stay(self, pair: Any, run: Run) -> None:
-        pair.backlog(7)
-        result = run("provision", "--count", "1")
-        assert f"{path(pair.name, 7)}: not asked for, and left alone" in result.err
-        assert result.code == 0
-
-    def test_p10_a_low_delivery_count_is_warned_of(self, pair: Any, run: Run) -> None:
-        pair.backlog(0, max_delivery_count=10)
-        result = run("provision", "--count", "1")
-        result.ends(0, "maximum delivery count of 10")
-
     @pytest.mark.parametrize("language", ["bicep", "terraform"])
     def test_p4_as_code_offline(self, run: Run, monkeypatch: pytest.MonkeyPatch, language: str) -> None:
         monkeypatch.delenv("PAIRBUS_SECONDARY")

@@ -44,28 +44,6 @@ async def test_p16_the_caller_sees_failures_until_the_interval_is_over_then_none
 
 
 @in_both_apis()
-async def test_p17_while_suspect_divert_no_caller_sees_a_failure(world: World, queue: str) -> None:
-    async with world.pair(failover_interval=1.5, while_suspect="divert", sdk=AT_ONCE) as pair:
-        await pair.deliver(queue, world.message())
-        async with world.fault("no-send", entity=queue):
-            await pair.deliver(queue, world.message())
-            assert pair.state(queue) == "SUSPECT"
-            await pair.deliver(queue, world.message())
-            await pair.until_state(queue, "FAILED_OVER")
-            await pair.deliver(queue, world.message())
-        await pair.until_state(queue, "HEALTHY")
-        assert len(await world.in_backlog()) == 3
-        # the primary is tried while suspect: what it takes goes there
-        async with world.fault("no-send", entity=queue):
-            await pair.deliver(queue, world.message())
-        last = world.message()
-        await pair.deliver(queue, last)
-        assert pair.state(queue) == "HEALTHY"
-        assert last.message_id in ids(await world.at_home(queue))
-    await world.restore_message()
-
-
-@in_both_apis()
 async def test_p33_p35_one_ping_per_entity_and_several_to_return(world: World) -> None:
     queue, other, later = await world.queue(), await world.topic("all"), await world.queue()
     async with world.pair(pings_to_return=3) as pair:
@@ -175,21 +153,6 @@ async def test_p23_events_tell_the_story_in_order(world: World, queue: str) -> N
         assert (moved.entity, moved.count, moved.message_ids) == (queue, 1, (diverted.message_id,))
         assert moved.queue in (0, 1)
         assert all(event.reachable is False for event in pair.named("PingFailed"))
-    await world.restore_message()
-
-
-@in_both_apis()
-async def test_p21_after_a_good_ping_every_sender_returns(world: World, queue: str) -> None:
-    async with world.pair(sdk=AT_ONCE) as pair:
-        senders = [await pair.sender(queue, fresh=True) for _ in range(6)]
-        async with world.fault("unreachable"):
-            await asyncio.gather(*(pair.deliver(queue, world.message(), sender=each) for each in senders))
-            waiting = len(await world.in_backlog())
-            assert waiting == 6
-        await pair.until_state(queue, "HEALTHY")
-        back = world.messages(6)
-        await asyncio.gather(*(pair.deliver(queue, m, sender=s) for m, s in zip(back, senders, strict=True)))
-        assert set(ids(back)) == set(ids(await world.at_home(queue)))
     await world.restore_message()
 
 

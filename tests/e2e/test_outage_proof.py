@@ -112,26 +112,6 @@ async def test_p3_an_application_that_starts_in_mid_outage_pairs_and_sends(world
     assert not tally.doubled
 
 
-@in_both_apis(each={"unreachable": ("unreachable",), "black-hole": ("black-hole",)})
-async def test_p15_one_entity_of_several_is_down_and_the_others_do_not_notice(world: World, kind: str) -> None:
-    sick, well, topic = await world.queue(), await world.queue(), await world.topic("all")
-    async with world.pair(**SHORT) as pair:
-        for entity in (sick, well, topic):
-            await pair.deliver(entity, world.message())
-        async with world.fault(kind, entity=sick):
-            results = await asyncio.gather(
-                pair.deliver(sick, world.message()),
-                *(pair.deliver(entity, world.message()) for entity in (well, topic) for _ in range(5)),
-            )
-            assert [pair.state(entity) for entity in (sick, well, topic)] == ["FAILED_OVER", "HEALTHY", "HEALTHY"]
-            assert {found.path for found in await world.in_backlog()} == {sick}
-            if kind == "black-hole":
-                assert max(outcome.elapsed_s for outcome in results[1:]) < pair.send_timeout / 2
-        await pair.until_state(sick, "HEALTHY")
-    tally = await world.restore_message()
-    assert len(set(ids(tally.home))) == 3 + 1 + 10
-
-
 @in_both_apis()
 async def test_p11_messages_of_many_entities_share_a_backlog_queue(world: World) -> None:
     entities = [await world.queue(), await world.queue(), await world.topic("all", "some")]

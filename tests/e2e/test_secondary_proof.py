@@ -49,20 +49,6 @@ async def test_p3_a_secondary_that_is_silent_at_the_start_costs_the_time_of_a_se
         assert time.monotonic() - begun < 3 + GRACE_S
 
 
-@in_both_apis()
-async def test_p13_where_both_namespaces_only_refused_the_error_says_that_nothing_was_sent(
-    world: World, queue: str
-) -> None:
-    async with (
-        world.pair(send_timeout=3) as pair,
-        world.fault("unreachable"),
-        world.fault("unreachable", namespace=world.secondary.name),
-    ):
-        for _ in range(2):
-            error = await pair.refuse(queue, world.message(), error=BacklogUnavailableError, match="Nothing was sent")
-            assert error.outcome_unknown_ids == ()  # type: ignore[attr-defined]
-
-
 #: The SDK's own pauses of 1.6, 3.2 and 6.4 s, by a factor of 0.1 instead of 0.8.
 TENTH: dict[str, Any] = {"sdk": {"retry_backoff_factor": 0.1}}
 
