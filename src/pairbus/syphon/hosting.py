@@ -138,8 +138,8 @@ class HostedSyphon:
         return f"<HostedSyphon {'stopped' if self._is_stopped else self._engine or 'at rest'}>"
 
     async def check_listen(self) -> None:
-        """Raises PairingFailed where the secondary refuses to let a backlog queue be read. Only a refusal counts:
-        one that can't be reached is tried again for ever, once the syphon runs."""
+        """Raises PairingFailed where the secondary refuses to let a backlog queue be read. Only a refusal counts: one
+        that can't be reached is tried again forever, once the syphon runs."""
         secondary = self._settings.secondary._replace(cause=SYPHON)
         async with secondary.client(timeout=LISTEN_S) as client:
             opened = await asyncio.gather(*(client.receiver(path) for path, _ in self._queues), return_exceptions=True)

@@ -25,8 +25,8 @@ UNREADABLE: Final = DeadLetter("InvalidMessage", "The message can't be read, and
 def entity_at(address: str, host: str | None = None, ports: Collection[int] = ()) -> str | None:
     """Return the name of the entity that an address means: `sb://host:port/q`, `https://host/q` or `q` alone.
 
-    Return None for an address that leads elsewhere: `host` is what this namespace was called by whoever gave it, with
-    the port; None takes any. `ports` are those of the namespace.
+    Return None for an address that leads elsewhere: `host` is the name of this namespace that the client used, with the
+    port; None takes any. `ports` are those of the namespace.
     """
     if "://" not in address:
         return address.strip("/")

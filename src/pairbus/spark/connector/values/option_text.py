@@ -1,4 +1,4 @@
-"""Writes a value as text, for the options of our own sources and sinks: Spark gives its tasks nothing else."""
+"""Writes a value as text for the options of our own sources and sinks, which is all that Spark passes to its tasks."""
 
 from __future__ import annotations
 
