@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -295,14 +295,10 @@ def _run(
         from pairbus.ledger import LedgerWriter
         from pairbus.spark.syphon.engine import ThreadedEngine
 
-        writer = None if ledger is None else LedgerWriter(ledger, "move")
-        try:
+        with nullcontext() if ledger is None else closing(LedgerWriter(ledger, "move")) as writer:
             more = {} if writer is None else {"ledger": writer}
             inner = make(on_start=None if as_json else status_line.starting, **more)
             outcome, interrupted = await watch_engine(ThreadedEngine(inner), None, as_json)
-        finally:
-            if writer is not None:
-                writer.close()
         is_early = interrupted and not is_endless
         _print(outcome, interrupted, is_early, done, as_json, inner)
         return UNAVAILABLE if outcome.unavailable else INTERRUPTED if is_early else 0

@@ -119,18 +119,11 @@ def syphon(
     primary_name: str | None,
     count: int | None,
     ca_file: Path | None,
-    drain: bool,
-    max_rate: float | None,
     orphans: bool,
-    dead_letters: bool,
-    count_backlog_time: bool,
     engine: Wanted,
-    master: str | None,
-    conf: dict[str, str],
-    min_partitions: int,
-    checkpoint: str | None,
     ledger: Path | None,
     as_json: bool,
+    **settings: Any,
 ) -> None:
     """Move messages from the backlog to where they belong, until SIGTERM or Ctrl-C.
 
@@ -148,23 +141,14 @@ def syphon(
       pairbus syphon --primary @primary --secondary @secondary --engine in-process --drain
       pairbus syphon --primary @primary --secondary @secondary --drain --dead-letters
     """
-    of_spark = (
-        ("--master", master), ("--conf", conf), ("--min-partitions", min_partitions > 1), ("--checkpoint", checkpoint)
-    )  # fmt: skip
-    only_spark = check_engine(engine, of_spark)
-    if engine == "auto" and not drain:
+    given = {**settings, "min_partitions": settings["min_partitions"] > 1}
+    only_spark = check_engine(
+        engine,
+        [(f"--{name.replace('_', '-')}", given[name]) for name in ("master", "conf", "min_partitions", "checkpoint")],
+    )
+    if engine == "auto" and not settings["drain"]:
         only_spark = only_spark or "without --drain nobody knows how many messages will come"
-    settings = {
-        "drain": drain,
-        "max_rate": max_rate,
-        "dead_letters": dead_letters,
-        "count_backlog_time": count_backlog_time,
-        "master": master,
-        "conf": conf,
-        "checkpoint": checkpoint,
-        "min_partitions": min_partitions,
-        "on_start": None if as_json else status_line.starting,
-    }
+    settings["on_start"] = None if as_json else status_line.starting
 
     def engine_for(depth: int | None) -> Callable[..., Any]:
         return _maker_of(resolve(engine, only_spark, lambda: depth))
