@@ -82,11 +82,10 @@ class EnqueueOperations:
             _, _, _, size, partition = batch
             batch = _refuses_size(entity, partition, size) or batch
         else:
-            weight = len(payloads) * (entity.rules.weight if isinstance(entity, Topic) else _QUEUE_WEIGHT)
-            is_large = len(payloads) == 1 and len(payloads[0]) > COPIED_AT_ONCE
-            if is_large or entity.sending or weight > WEIGHT_AT_ONCE:
+            is_small = len(payloads) == 1 and len(payloads[0]) <= COPIED_AT_ONCE
+            if not is_small or entity.sending or isinstance(entity, Topic):
                 became = [] if results is None else results
-                if self._send_in_slices(entity, target, payloads, now, done, became, numbered):
+                if self._is_sent_in_slices(entity, target, payloads, now, done, became, numbered):
                     return
             duplicates = None if entity.duplicates is None else _SendDuplicates(entity, now)
             batch = read_batch(entity, payloads, duplicates, self._store.new_id)
@@ -212,7 +211,7 @@ class EnqueueOperations:
 
     # ---- sends that are prepared in slices
 
-    def _send_in_slices(
+    def _is_sent_in_slices(
         self,
         entity: QueueEntity,
         target: MessageQueue | Topic,
@@ -223,7 +222,11 @@ class EnqueueOperations:
         numbered: bool,
     ) -> bool:
         """Prepare a send in slices, behind those that came before it, and then write it if the entity still takes it.
-        Return False where it has to be written at once: other records would not wait for this one."""
+        Return False where it can be written at once, or has to be: other records would not wait for this one."""
+        weight = len(payloads) * (entity.rules.weight if isinstance(entity, Topic) else _QUEUE_WEIGHT)
+        is_large = len(payloads) == 1 and len(payloads[0]) > COPIED_AT_ONCE
+        if not (is_large or entity.sending or weight > WEIGHT_AT_ONCE):
+            return False
         staged, nbytes = Staged(self._store), _STAGED_BYTES * len(payloads)
         if isinstance(entity, Topic):
             if self._journal.is_gathering:
