@@ -30,7 +30,7 @@ class Settings:
     published: int = 10_000
     crowd: int = 1_000  # queues, and connections
     crowd_s: float = 3.0  # how long the bystander is watched, alone and in the crowd
-    beside: int = 1_000_000  # messages of one queue, of which all come at once
+    beside: int = 200_000  # messages of one queue, of which all come at once
     beside_rules: int = 200
     beside_entities: int = 10_000
     paired_single: int = 900  # of each kind, bare and paired
