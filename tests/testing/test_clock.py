@@ -2,13 +2,9 @@ from __future__ import annotations
 
 import math
 import time
-from pathlib import Path
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.broker import serve_sync
 from pairbus.testing import ManualClock
 
 
@@ -68,22 +64,3 @@ def test_advancing_backwards_is_a_mistake(seconds: float) -> None:
 def test_it_starts_now() -> None:
     before = time.time()
     assert before <= ManualClock()() <= time.time()
-
-
-def test_a_lock_runs_out_when_the_test_says_so(tmp_path: Path) -> None:
-    clock = ManualClock()
-    with serve_sync("contoso", data=tmp_path, clock=clock) as broker:
-        contoso = broker.namespaces["contoso"]
-        with ServiceBusAdministrationClient.from_connection_string(
-            contoso.connection_string, connection_verify=contoso.ca_file
-        ) as admin:
-            admin.create_queue("orders")
-        with ServiceBusClient.from_connection_string(contoso.connection_string) as client:
-            with client.get_queue_sender("orders") as sender:
-                sender.send_messages(ServiceBusMessage("one book"))
-            with client.get_queue_receiver("orders") as receiver:
-                (first,) = receiver.receive_messages(max_wait_time=5)
-                clock.advance(61)
-                (second,) = receiver.receive_messages(max_wait_time=5)
-                assert (first.delivery_count, second.delivery_count) == (0, 1)
-                assert first.lock_token != second.lock_token
