@@ -14,22 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusMessage
 from azure.servicebus._pyamqp._decode import decode_payload
-from benchmarks import against, ledger_lines, long_turns, outage
+from benchmarks import against, long_turns
 from benchmarks.__main__ import FIGURES_END, FIGURES_START, main, with_figures, with_other_cases
 from benchmarks.amqp_driver import encoded
 from benchmarks.count import code_lines
-from benchmarks.cpu_share import CpuShare
 from benchmarks.figures import Column, Goal, Row, Series, Table, span
 from benchmarks.meter import Meter, Reading
 from benchmarks.rounds import Outcome, Progress, Step, run_rounds
 from benchmarks.servers import Server, ServerFailed, free_port
 from hypothesis import given
 from hypothesis import strategies as st
-
-from pairbus import EntityState, StateChanged
-from pairbus.spark.reports.ledger_files.compaction import compact
 
 ROOT = Path(__file__).parents[1]
 RATE = Column("rate", "messages", "rate")
@@ -323,54 +318,8 @@ def test_a_bystander_has_a_row_for_each_of_its_goals() -> None:
     ]
 
 
-def test_the_return_is_counted_from_the_good_ping(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr(outage.time, "perf_counter", lambda: now)
-    watch = outage.Returning()
-
-    def message(sender: int) -> list[ServiceBusMessage]:
-        return [ServiceBusMessage("", message_id=f"{sender}-7")]
-
-    watch.sent("orders", "primary", None, message(1), "ok", 1.0)  # before the ping: not counted
-    watch.pinged("orders", "TimeoutError", 1.0)
-    watch.pinged("orders", "ok", 1.0)
-    now = 100.02
-    watch.announced(StateChanged("orders", EntityState.FAILED_OVER, EntityState.HEALTHY, "ping succeeded"))
-    now = 100.1
-    watch.sent("orders", "backlog", 1, message(1), "ok", 70.0)  # begun 30 ms after the ping
-    watch.sent("orders", "primary", None, message(1), "TimeoutError", 50.0)
-    now = 100.2
-    watch.sent("orders", "primary", None, message(1), "ok", 50.0)
-    now = 100.4
-    watch.sent("orders", "primary", None, message(1), "ok", 50.0)
-    watch.sent("orders", "primary", None, message(2), "ok", 50.0)
-    found = watch.metrics()
-    assert found == {
-        "route": pytest.approx(30),
-        "first_p50": pytest.approx(400),
-        "first_most": pytest.approx(400),
-    }
-
-
 def rate(*values: float) -> dict[str, Series]:
     return {"rate": Series(values)}
-
-
-def test_a_share_of_a_core_is_given_and_taken_back() -> None:
-    with CpuShare(0.25) as shares, subprocess.Popen(["sleep", "60"]) as process:
-        try:
-            if shares.is_possible:
-                shares.confine([process.pid])
-                (group,) = shares.groups
-                assert group.name in Path(f"/proc/{process.pid}/cgroup").read_text()
-                limits = [group / "cpu.max", group / "cpu.cfs_quota_us"]
-                assert [file.read_text().split()[0] for file in limits if file.exists()] == ["25000"]
-            else:
-                with pytest.raises(OSError, match=r"\w"):
-                    shares.confine([process.pid])
-        finally:
-            process.kill()
-    assert not any(group.exists() for group in shares.groups)
 
 
 @pytest.mark.parametrize(
@@ -384,23 +333,6 @@ def test_a_share_of_a_core_is_given_and_taken_back() -> None:
 )
 def test_only_code_that_somebody_wrote_is_counted(source: str, lines: int) -> None:
     assert code_lines(source) == lines
-
-
-@pytest.mark.parametrize("skewed", [False, True])
-def test_ledgers_for_the_reports_are_as_large_as_asked_for_and_rotate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skewed: bool
-) -> None:
-    monkeypatch.setattr(ledger_lines, "FILE_BYTES", 2_000_000)
-    monkeypatch.setattr(ledger_lines, "LOST_EVERY", 1_000)
-    written = ledger_lines.write(tmp_path, 40_000, skewed=skewed)
-    lines = [line for path in sorted(tmp_path.rglob("*.jsonl")) for line in path.read_text().splitlines()]
-    assert len(lines) == written.lines and abs(written.lines - 40_000) < 2_000
-    assert written.lost == written.messages // 1_000 > 5
-    assert len(list((tmp_path / "primary").iterdir())) > 1
-    sizes = {path.name: path.stat().st_size for path in (tmp_path / "clients").glob("client-1*")}
-    most = sum(size for name, size in sizes.items() if name.startswith("client-100-")) / sum(sizes.values())
-    assert (most > 0.8) is skewed
-    assert len(compact(tmp_path).left) == 0, "all of them are finished, and as pairbus writes them"
 
 
 @pytest.mark.soak
