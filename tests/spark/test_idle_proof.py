@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pairbus.broker import serve
-from pairbus.broker.operations.namespace import Namespace
+from pairbus.broker.storage.maintenance import Maintenance
 from pairbus.ledger import LedgerWriter
 from pairbus.pairing.backlog.backlog_queues import path
 from pairbus.spark.connector import lock_reader, long_poll
@@ -127,7 +127,7 @@ def test_p37_ten_idle_queues_cost_forty_polls_an_hour_and_no_micro_batch(
     async def nothing(*_: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Namespace, "maintain", nothing)
+    monkeypatch.setattr(Maintenance, "run", nothing)
     monkeypatch.setattr(long_poll, "LoopThread", OnThisLoop)
     for waits in ("wait", "wait_for_any"):
         monkeypatch.setattr(LongPoll, waits, lambda *_: None)  # no time would go by

@@ -12,7 +12,7 @@ import pytest
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.broker import serve
-from pairbus.broker.operations.namespace import Namespace
+from pairbus.broker.storage.maintenance import Maintenance
 from pairbus.ledger import LedgerWriter
 from pairbus.pairing.backlog.backlog_queues import path
 from pairbus.syphon.endpoint import Endpoint
@@ -80,7 +80,7 @@ def no_upkeep(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(*_: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Namespace, "maintain", nothing)
+    monkeypatch.setattr(Maintenance, "run", nothing)
 
 
 def run(data: Path, hours: float, **options: Any) -> list[dict[str, Any]]:
