@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from math import inf
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,6 +70,45 @@ def test_what_left_is_forgotten_before_its_time() -> None:
         each = message(number, 1e9)
         table.add(each)
         each.enqueued_at = inf
-    assert len(table) <= 1025
+    assert len(table) <= 2000
     table.clear()
     assert repr(table) == "<DueHeap: 0 entries, the next at inf>"
+
+
+def test_no_step_goes_through_a_large_heap() -> None:
+    looked_at = 0
+
+    def time_of(each: Message) -> float:
+        nonlocal looked_at
+        looked_at += 1
+        return each.enqueued_at
+
+    table = DueHeap(time_of)
+    most = 0
+    for number in range(20_000):
+        looked_at = 0
+        table.add(message(number, float(number * 7919 % 1000)))
+        most = max(most, looked_at)
+    assert most <= 10
+    due = table.take_due(inf, 20_000)
+    assert [each.enqueued_at for each in due] == sorted(float(number * 7919 % 1000) for number in range(20_000))
+
+
+def test_a_heap_stays_in_order_while_its_entries_move_and_does_not_keep_what_has_left() -> None:
+    random = Random(7)
+    table = timetable()
+    there: dict[int, Message] = {}
+    for number in range(30_000):
+        each = there[number] = message(number, float(random.randrange(10_000)))
+        table.add(each)
+        if number % 3:
+            there.pop(random.choice(list(there)[-50:])).enqueued_at = inf
+        if number % 1000 == 0:
+            due = table.take_due(1000.0, 100)
+            assert [each.enqueued_at for each in due] == sorted(each.enqueued_at for each in there.values())[: len(due)]
+            for each in due:
+                del there[each.sequence_number]
+            assert table.deadline() <= min(each.enqueued_at for each in there.values())
+    assert len(there) < len(table) <= 3 * len(there) + 1024
+    moved = [entry[2] for entry in table.clear() if entry[2].enqueued_at < inf]
+    assert sorted(each.sequence_number for each in moved) == sorted(there)
