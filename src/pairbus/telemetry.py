@@ -144,12 +144,12 @@ class TelemetryObserver(Observer):
         self, entity: str, queue: int | None, count: int, outcome: str, ms: float, reason: Diversion | None
     ) -> None:
         where: dict[str, str | int] = {"pairbus.namespace": self._namespace, "pairbus.entity": entity}
-        told: dict[str, str | float] = {}
+        reasons: dict[str, str | float] = {}
         if queue is not None:
             where["pairbus.queue"] = queue
         if reason is not None:
             where["pairbus.rule"] = reason.rule
-            told = {"pairbus.why": reason.why, "pairbus.primary.seconds": reason.primary_s}
+            reasons = {"pairbus.why": reason.why, "pairbus.primary.seconds": reason.primary_s}
         if outcome == OK:
             self._diverted.add(count, where)
         trace = self._trace
@@ -158,7 +158,7 @@ class TelemetryObserver(Observer):
         span = self._tracer.start_span(
             "pairbus divert",
             kind=trace.SpanKind.PRODUCER,
-            attributes={**where, **told, "pairbus.messages": count, "pairbus.outcome": outcome},
+            attributes={**where, **reasons, "pairbus.messages": count, "pairbus.outcome": outcome},
             links=[trace.Link(current)] if current.is_valid else None,
             start_time=end - int(ms * 1_000_000),
         )

@@ -109,7 +109,7 @@ class Peer:
 
     def _is_shut(self) -> bool:
         """Whether nobody waits any more: the test is over, or the guard of a thread has shut its socket."""
-        guarded: Any = self._sender._guarded
+        guarded: Any = self._sender._sdk_sender
         return self.over.is_set() or getattr(guarded, "fired", False)
 
     async def _at_once(self, **_options: Any) -> None:
@@ -127,7 +127,7 @@ class Peer:
         guarded = self._sender
         if self._case.is_open:
             inner: Any = self.make()
-            guarded._guarded = SdkSender(inner)
+            guarded._sdk_sender = SdkSender(inner)
             guarded._answered_at = time.monotonic()
             inner._create_handler(None)
             inner._handler._cbs_authenticator = SimpleNamespace(_expires_on=time.time() + 3600, _refresh_window=0)

@@ -82,7 +82,7 @@ async def test_p7_a_cancelled_send_throws_the_sender_away_and_the_next_one_works
     task.cancel()
     with takes(0.0, LATE_S), pytest.raises(asyncio.CancelledError):
         await task
-    assert sender._guarded is None
+    assert sender._sdk_sender is None
     proxy.speak_again()
     await sender.send(hello(), 5)
 
@@ -124,13 +124,13 @@ async def test_one_timer_serves_many_sends_and_shorter_times_are_kept(rig: Rig) 
     sender = await rig.used(port=proxy.port)
     for wait_s in (30, 60, 30, 60):
         await sender.send(hello(), wait_s)
-    guarded = sender._guarded
-    assert guarded is not None
-    timer = guarded._alarm._timer
+    sdk_sender = sender._sdk_sender
+    assert sdk_sender is not None
+    timer = sdk_sender._alarm._timer
     await sender.send(hello(), 60)
-    assert guarded._alarm._timer is timer
+    assert sdk_sender._alarm._timer is timer
     await sender.send(hello(), 0.2)
-    assert await wait_until(lambda: guarded._alarm._timer is None), "it rings when nothing is under way"
+    assert await wait_until(lambda: sdk_sender._alarm._timer is None), "it rings when nothing is under way"
     await sender.send(hello(), 0.2)
     proxy.fall_silent()
     with takes(0.39, 0.4 + LATE_S), pytest.raises(OperationTimeoutError):

@@ -132,9 +132,9 @@ async def test_p7_it_opens_by_itself_and_sends(rig: Rig, transport: str) -> None
 async def test_schedule_cancel_and_batches(rig: Rig) -> None:
     sender = rig.sender()
     await sender.open(5)
-    guarded = sender._guarded
-    assert guarded is not None
-    batch = await guarded.sender.create_message_batch()
+    sdk_sender = sender._sdk_sender
+    assert sdk_sender is not None
+    batch = await sdk_sender.sender.create_message_batch()
     batch.add_message(hello())
     await sender.send(batch, 5)
     [number] = await sender.schedule(ServiceBusMessage("later"), FAR, 5)
@@ -291,10 +291,10 @@ async def test_p19_no_time_at_all_is_not_a_try(rig: Rig) -> None:
     with pytest.raises(NotTriedError):
         await sender.send(hello(), 0.0)
     await sender.send(hello(), 5)
-    guarded = sender._guarded
+    sdk_sender = sender._sdk_sender
     with pytest.raises(NotTriedError):
         await sender.send(hello(), -1.0)
-    assert sender._guarded is guarded, "the link is as good as before"
+    assert sender._sdk_sender is sdk_sender, "the link is as good as before"
     assert rig.arrived() == ["hello"]
 
 
@@ -378,8 +378,8 @@ async def test_p19_a_link_that_was_idle_and_says_nothing_is_replaced(rig: Rig) -
 async def test_p19_a_link_that_went_stale_before_its_token_is_due_is_replaced_first(rig: Rig) -> None:
     proxy = rig.proxy()
     sender = await rig.used("plain", proxy.port, retry_total=0)
-    assert sender._guarded is not None
-    token = sender._guarded.sender._handler._cbs_authenticator
+    assert sender._sdk_sender is not None
+    token = sender._sdk_sender.sender._handler._cbs_authenticator
     token._expires_on = int(time.time()) + 30  # as after an hour without a send
     proxy.cut()
     with takes(0.0, 1.5):
@@ -572,18 +572,18 @@ async def test_closing_under_a_call_ends_it(rig: Rig, point: str) -> None:
         await sender.close(timeout_s=0.3)
     with takes(0.0, 1.0), pytest.raises((exceptions.ServiceBusError, ValueError)):
         await hung.result()
-    assert sender._guarded is None
+    assert sender._sdk_sender is None
 
 
 async def test_p24_busy_comes_out_at_once_and_the_link_stays(rig: Rig) -> None:
     sender = await rig.used()
-    guarded = sender._guarded
+    sdk_sender = sender._sdk_sender
     with fault(rig.broker, "throttle", entity=rig.queue, rate=0):
         for call in (a_send, a_schedule):
             with takes(0.0, 5.0), pytest.raises(exceptions.ServiceBusServerBusyError):
                 await call(sender, 20)
     await sender.send(hello(), 5)
-    assert sender._guarded is guarded
+    assert sender._sdk_sender is sdk_sender
 
 
 async def test_p24_busy_comes_out_at_once_from_a_link_that_is_being_opened(rig: Rig) -> None:
@@ -603,13 +603,13 @@ async def test_an_entity_that_is_not_there(rig: Rig) -> None:
 
 async def test_errors_of_the_message_come_out_as_the_sdk_raises_them_and_the_link_stays(rig: Rig) -> None:
     sender = await rig.used()
-    guarded = sender._guarded
+    sdk_sender = sender._sdk_sender
     with pytest.raises(exceptions.MessageSizeExceededError):
         await sender.send(ServiceBusMessage("x" * 300_000), 5)
     with pytest.raises(TypeError):
         await sender.send(object(), 5)
     await sender.send(hello(), 5)
-    assert sender._guarded is guarded
+    assert sender._sdk_sender is sdk_sender
 
 
 @pytest.mark.parametrize(("retries", "hidden"), [(2, True), (1, False), (0, False)])

@@ -56,8 +56,8 @@ async def test_p19_a_link_that_the_service_dropped_is_opened_again(pair: Pair) -
         first = warm.sender
         assert not await warm._look()
         assert warm.sender is first, "it is alive"
-        assert first is not None and first._guarded is not None
-        first._guarded.sender._handler._link.state = LinkState.DETACHED  # as the SDK notes a detach
+        assert first is not None and first._sdk_sender is not None
+        first._sdk_sender.sender._handler._link.state = LinkState.DETACHED  # as the SDK notes a detach
         assert not await warm._look()
         assert warm.sender is not None and warm.sender is not first and warm.sender.is_alive
 

@@ -102,7 +102,7 @@ def test_a_child_opens_its_own_link_and_the_parents_goes_on(
 ) -> None:
     with through(proxy, pairbus_namespace, queue, transport) as sender:
         sender.send(ServiceBusMessage("parent 1"), 5)
-        guarded = sender._guarded
+        sdk_sender = sender._sdk_sender
 
         def work() -> None:
             assert repr(sender).endswith("not open>")
@@ -114,7 +114,7 @@ def test_a_child_opens_its_own_link_and_the_parents_goes_on(
         assert proxy.closed_by_client == 1, "the child's own link, and not the parent's"
         for number in range(2, 5):
             sender.send(ServiceBusMessage(f"parent {number}"), 5)
-        assert sender._guarded is guarded, "the parent's link was not touched"
+        assert sender._sdk_sender is sdk_sender, "the parent's link was not touched"
         assert proxy.accepted == 2
     expected = [f"child {each}" for each in range(3)] + [f"parent {each}" for each in range(1, 5)]
     assert drain(pairbus_namespace, queue) == expected
@@ -151,9 +151,9 @@ def test_locks_held_by_the_parents_threads_do_not_stop_the_child(
 ) -> None:
     with through(proxy, pairbus_namespace, queue) as sender:
         sender.send(ServiceBusMessage("parent"), 5)
-        guarded = sender._guarded
-        assert guarded is not None
-        with sender._lock, guarded._lock, WATCHDOG._lock:
+        sdk_sender = sender._sdk_sender
+        assert sdk_sender is not None
+        with sender._lock, sdk_sender._lock, WATCHDOG._lock:
             in_child(lambda: sender.send(ServiceBusMessage("child"), 5))
         sender.send(ServiceBusMessage("parent"), 5)
     assert drain(pairbus_namespace, queue) == ["child", "parent", "parent"]

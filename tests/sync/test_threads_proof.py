@@ -166,9 +166,9 @@ def test_p44_closing_shuts_the_connection_that_a_ping_hangs_on(stage: MakeStage)
 def test_a_token_that_runs_out_is_fetched_off_the_callers_thread(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     sender = rig.used()
     asked: list[str] = []
-    guarded = sender._guarded
-    assert guarded is not None
-    authenticator = guarded.sender._handler._cbs_authenticator
+    sdk_sender = sender._sdk_sender
+    assert sdk_sender is not None
+    authenticator = sdk_sender.sender._handler._cbs_authenticator
     get_token = authenticator._auth.get_token
 
     def watched() -> Any:
@@ -182,24 +182,24 @@ def test_a_token_that_runs_out_is_fetched_off_the_callers_thread(rig: Rig, monke
     sender.send(hello(), 5)
     assert asked == ["pairbus-open"]
     sender.send(hello(), 5)
-    assert sender._guarded is guarded, "the link stays open"
+    assert sender._sdk_sender is sdk_sender, "the link stays open"
 
 
 def test_a_sender_that_was_shut_in_the_moment_of_its_answer_is_not_used_again(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender = rig.used()
-    guarded = sender._guarded
-    assert guarded is not None
-    real = guarded.sender.send_messages
+    sdk_sender = sender._sdk_sender
+    assert sdk_sender is not None
+    real = sdk_sender.sender.send_messages
 
     def send_messages(*arguments: Any, **options: Any) -> None:
         real(*arguments, **options)
-        guarded.abort()
+        sdk_sender.abort()
 
-    monkeypatch.setattr(guarded.sender, "send_messages", send_messages)
+    monkeypatch.setattr(sdk_sender.sender, "send_messages", send_messages)
     sender.send(hello(), 5)
-    assert sender._guarded is None
+    assert sender._sdk_sender is None
     sender.send(hello(), 5)
     assert rig.arrived() == ["hello"] * 3
 
@@ -213,7 +213,7 @@ def test_an_interrupted_wait_throws_the_sender_away(rig: Rig, monkeypatch: pytes
     monkeypatch.setattr("pairbus.sync.sdk_sender.Opening.wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         sender.send(hello(), 5)
-    assert sender._guarded is None
+    assert sender._sdk_sender is None
 
 
 @pytest.mark.parametrize("comes", ["before it begins", "at once", "when it is open"])

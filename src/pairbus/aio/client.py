@@ -19,7 +19,7 @@ from azure.servicebus.aio import ServiceBusClient as SdkClient
 from azure.servicebus.aio import ServiceBusReceiver, ServiceBusSender
 
 from pairbus.aio import provisioning
-from pairbus.aio.concurrency import RepeatedAttempt, administration_client, closes_session_with, guarded_call
+from pairbus.aio.concurrency import RepeatedAttempt, administration_client, closes_session_with, run_safely
 from pairbus.aio.guarded_sender import GuardedSender
 from pairbus.aio.health_monitor import HealthMonitor
 from pairbus.aio.receiver import PairedReceiver
@@ -116,7 +116,7 @@ class ServiceBusClient(SdkClient):
             await client.pair_namespace(SendAvailabilityPairedNamespaceOptions(manager, partner, **options), observers)
         except BaseException:
             for each in to_close:
-                await guarded_call(each.close)
+                await run_safely(each.close)
             raise
         client._owned = tuple(each for each in (manager,) if each is not None)
         return client
@@ -301,14 +301,14 @@ class ServiceBusClient(SdkClient):
             # The SDK's own loop fails where another call closes the client, or makes a sender, meanwhile.
             await close_senders(self._paired_senders(), dropped_links(pairing.context))
             for each in self._made():
-                await guarded_call(each.close)
+                await run_safely(each.close)
                 self._handlers.discard(each)
         await super().close()
         if pairing is not None:
             await pairing.secondary.close()
             pairing.monitor.close_observers()
         for each in self._owned:
-            await guarded_call(each.close)
+            await run_safely(each.close)
 
 
 class Pairing:
@@ -374,9 +374,9 @@ class Pairing:
         for each in tuple(self._looking):
             await each.close(0.0)
         if self._host is not None:
-            await guarded_call(self._host.stop)
+            await run_safely(self._host.stop)
         if self._warm is not None:
-            await guarded_call(self._warm.close)
+            await run_safely(self._warm.close)
         await self.monitor.close()
 
     async def _try_again(self) -> bool:

@@ -67,7 +67,7 @@ def _close_session(transport: Any, loop: asyncio.AbstractEventLoop) -> None:
             connector._close()
 
 
-async def guarded_await(awaitable: Awaitable[object]) -> None:
+async def await_safely(awaitable: Awaitable[object]) -> None:
     """Log whatever the awaitable raises, a cancellation of its own included; that this task is cancelled passes."""
     try:
         await awaitable
@@ -79,8 +79,8 @@ async def guarded_await(awaitable: Awaitable[object]) -> None:
         _log.exception("%r failed and is ignored", awaitable)
 
 
-async def guarded_call(call: Callable[[], Awaitable[object]]) -> None:
-    await guarded_await(call())
+async def run_safely(call: Callable[[], Awaitable[object]]) -> None:
+    await await_safely(call())
 
 
 def is_interruption(_error: Exception) -> bool:

@@ -34,11 +34,11 @@ from pairbus.pairing.guarded_sender import (
     LONGEST_S,
     EndsAt,
     GuardedSenderBase,
+    annotated,
     answered_with,
     last_word,
     time_left,
     to_retry_after,
-    told,
     too_late,
 )
 from pairbus.pairing.routing import budget
@@ -115,13 +115,13 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
             take_if_free(held, self._lock)
             if not held[0] or self._closed or self._opening is not None or self.is_open:
                 return
-            guarded = self._guarded = self._guarded or SdkSender(self._make())
-            guarded.ends_at, guarded.answer = is_definite, None
+            sdk_sender = self._sdk_sender = self._sdk_sender or SdkSender(self._make())
+            sdk_sender.ends_at, sdk_sender.answer = is_definite, None
             self._opening_began = loop.time()
             self._wanted_since = self._wanted_since or self._opening_began
             deadline = self._opening_began + within_s
             ends = deadline + 2 * GRACE_S
-            opening = Opening(guarded, lambda: self._call(guarded, sdk.open_link, deadline, None), ends)
+            opening = Opening(sdk_sender, lambda: self._call(sdk_sender, sdk.open_link, deadline, None), ends)
             try:
                 opening.start()
                 self._opening = opening
@@ -148,11 +148,11 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
         held: list[bool] = []
         try:
             await take(held, self._lock, timeout_s)
-            guarded, opening = self._guarded, self._opening
+            sdk_sender, opening = self._sdk_sender, self._opening
             if held[0]:
-                self._guarded = self._opening = None
+                self._sdk_sender = self._opening = None
             else:  # a call hangs: it is ended, and throws the sender away itself
-                hanging = opening or guarded
+                hanging = opening or sdk_sender
                 if hanging is not None:
                     hanging.abort()
                 return
@@ -161,8 +161,8 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
                 self._lock.release()
         if opening is not None and (not opening.abandon() or opening.spoilt):
             await opening.cleared_up(timeout_s)
-        elif guarded is not None:
-            await guarded.close_within(timeout_s)
+        elif sdk_sender is not None:
+            await sdk_sender.close_within(timeout_s)
 
     def close_soon(self) -> None:
         """Close the link in the background; nobody waits for that."""
@@ -193,31 +193,31 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
                 ends_at = terms.ends_at
             lost: ServiceBusError | None = None
             answer: ServiceBusError | None = None
-            guarded = self._guarded
-            if guarded is not None and guarded.is_ready():
-                guarded.ends_at = ends_at
+            sdk_sender = self._sdk_sender
+            if sdk_sender is not None and sdk_sender.is_ready():
+                sdk_sender.ends_at = ends_at
                 try:
                     if terms is None:
-                        result = await guarded.in_place(operation, loop.time(), deadline)
+                        result = await sdk_sender.in_place(operation, loop.time(), deadline)
                     else:
-                        result = await self._on_terms(guarded, operation, deadline, terms)
-                    if guarded.fired:  # in the moment in which the answer came: the socket is shut
-                        self._discard(guarded)
+                        result = await self._on_terms(sdk_sender, operation, deadline, terms)
+                    if sdk_sender.fired:  # in the moment in which the answer came: the socket is shut
+                        self._discard(sdk_sender)
                     return result
                 except sdk.LinkLost as error:
                     lost = error.error
-                    answer = answered_with(lost, guarded.answer)
-                    self._discard(guarded)
+                    answer = answered_with(lost, sdk_sender.answer)
+                    self._discard(sdk_sender)
                 except BaseException as error:
-                    self._failed_in_place(guarded, error, guarded.fired or sdk.spoils(error))
+                    self._failed_in_place(sdk_sender, error, sdk_sender.fired or sdk.spoils(error))
                     raise
             if terms is not None:
                 if lost is None and terms.has_left is not None and terms.has_left():
                     raise self._has_left()
-                if lost is None and ends_at is not None and guarded is not None and guarded.wants_fresh_link():
+                if lost is None and ends_at is not None and sdk_sender is not None and sdk_sender.wants_fresh_link():
                     # The token would be fetched by an opening, in which a link that has gone stale would pass for an
                     # outage: a fresh link brings a fresh token.
-                    self._discard(guarded)
+                    self._discard(sdk_sender)
                 deadline = min(deadline, loop.time() + terms.opening_s)
             result = await self._by_opening(operation, deadline, lost, answer, timeout_s, goes_on_s, terms, ends_at)
             self._answered_at = loop.time()
@@ -226,7 +226,9 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
             if held and held[0]:
                 self._lock.release()
 
-    async def _on_terms(self, guarded: SdkSender, operation: Operation[T], deadline: float, terms: PrimaryTerms) -> Any:
+    async def _on_terms(
+        self, sdk_sender: SdkSender, operation: Operation[T], deadline: float, terms: PrimaryTerms
+    ) -> Any:
         """Make a call on the open link and measure it. An idle link that doesn't answer is taken for lost."""
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -234,9 +236,9 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
         is_idle = terms.ends_at is not None and began - self._answered_at > IDLE_S
         silence_s = min(terms.opening_s, left_s) / 2 if is_idle else min(terms.silence_s, left_s)
         try:
-            await guarded.in_place(operation, began, began + silence_s)
+            await sdk_sender.in_place(operation, began, began + silence_s)
         except OperationTimeoutError as error:
-            if is_idle and guarded.answer is None and not isinstance(error, NotTriedError):
+            if is_idle and sdk_sender.answer is None and not isinstance(error, NotTriedError):
                 raise sdk.LinkLost(error) from error
             raise
         self._answered_at = answered_at = loop.time()
@@ -250,25 +252,25 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
         granted_s = max(0.0, granted_s if terms is None else min(granted_s, terms.opening_s))
         if not opening.is_abandoned and not await opening.wait(granted_s):
             if opening.is_abandoned or (loop.time() >= opening.ends and not opening.abandon()):
-                self._guarded = self._opening = None
+                self._sdk_sender = self._opening = None
             if self._closed:
                 raise ValueError(CLOSED)
             not_open = self._not_open_yet(loop.time(), terms)
-            raise told(last_word(not_open, opening.guarded.answer), was_open=False)
+            raise annotated(last_word(not_open, opening.sdk_sender.answer), was_open=False)
         if opening.spoilt:
-            self._guarded = None
+            self._sdk_sender = None
         self._opening = None
         if opening.is_abandoned:  # its time was over before this call came
             return
         error = opening.error
         if error is None:
             if not opening.spoilt:
-                self._opened(opening.guarded, loop.time(), is_news)
+                self._opened(opening.sdk_sender, loop.time(), is_news)
             return
         self._refused(error)
         if is_news:
             try:
-                raise told(last_word(error, opening.guarded.answer), was_open=False)
+                raise annotated(last_word(error, opening.sdk_sender.answer), was_open=False)
             finally:
                 opening.error = None
                 del error  # it holds the frames, and those hold it
@@ -288,19 +290,19 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
         loop = asyncio.get_running_loop()
         if deadline <= loop.time():
             raise answer or lost or too_late()
-        guarded = self._guarded_anew(lost) if self._guarded is None else self._guarded
-        guarded.answer, guarded.ends_at = answer, ends_at
+        sdk_sender = self._new_sdk_sender(lost) if self._sdk_sender is None else self._sdk_sender
+        sdk_sender.answer, sdk_sender.ends_at = answer, ends_at
         self._opening_began = loop.time()
         if (goes_on_s or terms is not None) and self._wanted_since is None:
             self._wanted_since = self._opening_began
         ends = deadline + goes_on_s + GRACE_S
-        opening = Opening(guarded, lambda: self._call(guarded, operation, deadline, lost), ends)
+        opening = Opening(sdk_sender, lambda: self._call(sdk_sender, operation, deadline, lost), ends)
         is_over = goes_on = False
         try:
             opening.start()
             self._opening = opening
             is_over = await opening.wait(max(0.0, deadline + GRACE_S - loop.time()))
-            if not is_over and goes_on_s and guarded.answer is None and not self._closed:
+            if not is_over and goes_on_s and sdk_sender.answer is None and not self._closed:
                 raise self._not_open_yet(loop.time())
             is_over = is_over or opening.abandon()
         except BaseException:  # an opening that was asked for as such goes on, although its caller stopped waiting
@@ -311,38 +313,38 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
                 self._opening = None
                 if not is_over or opening.spoilt:
                     self._give_up(opening)
-        was_open = lost is not None or guarded.was_open
+        was_open = lost is not None or sdk_sender.was_open
         if not is_over:
-            raise told(last_word(self._timed_out(timeout_s), guarded.answer), was_open=was_open)
+            raise annotated(last_word(self._timed_out(timeout_s), sdk_sender.answer), was_open=was_open)
         error = opening.error
         if error is None:
-            self._opened(guarded, loop.time())
+            self._opened(sdk_sender, loop.time())
             answered: T = opening.answer
             return answered
         self._refused(error)
         try:
-            raise told(last_word(error, guarded.answer), was_open=was_open)
+            raise annotated(last_word(error, sdk_sender.answer), was_open=was_open)
         finally:
-            opening.error = guarded.answer = None
+            opening.error = sdk_sender.answer = None
             del error  # it holds the frames, and those hold it
 
-    def _guarded_anew(self, lost: ServiceBusError | None) -> SdkSender:
+    def _new_sdk_sender(self, lost: ServiceBusError | None) -> SdkSender:
         if self._closed:  # under a call that found its link lost
             raise lost or ValueError(CLOSED)
-        guarded = self._guarded = SdkSender(self._make())
+        sdk_sender = self._sdk_sender = SdkSender(self._make())
         if self._closed:  # by who saw no sender that could be shut
-            self._guarded = None
+            self._sdk_sender = None
             raise lost or ValueError(CLOSED)
-        return guarded
+        return sdk_sender
 
     async def _call(
-        self, guarded: SdkSender, operation: Operation[T], deadline: float, lost: ServiceBusError | None
+        self, sdk_sender: SdkSender, operation: Operation[T], deadline: float, lost: ServiceBusError | None
     ) -> T:
         """Make a call that may open a link, after the first of the user's retries if the broker has refused before."""
         loop = asyncio.get_running_loop()
         sdk.quiet()
-        sender = guarded.sender
-        answered = to_retry_after(sender, lost, guarded.ends_at)
+        sender = sdk_sender.sender
+        answered = to_retry_after(sender, lost, sdk_sender.ends_at)
         if answered is None:
             return await operation(sender, time_left(deadline, loop.time()))
         await sdk.back_off(sender, answered, deadline)
@@ -351,6 +353,6 @@ class GuardedSender(SenderAfterFork, GuardedSenderBase[SdkSender, Opening[Any]])
 
     def _give_up(self, opening: Opening[Any]) -> None:
         """Release a sender whose opening failed, or whose answer nobody will look at."""
-        self._guarded = None
+        self._sdk_sender = None
         if opening.abandon() and not opening.spoilt:
-            opening.guarded.throw_away()
+            opening.sdk_sender.throw_away()

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Coroutine
 from typing import Any, Final
 
-from pairbus.aio.concurrency import guarded_await, guarded_call, pause
+from pairbus.aio.concurrency import await_safely, pause, run_safely
 from pairbus.aio.guarded_sender import GuardedSender
 from pairbus.aio.sdk_sender import HomeLoop
 from pairbus.pairing.control_file import FIRST_LOOK_S
@@ -141,7 +141,7 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
             failure = error
         self._pinged(entity, began, failure, took_s)
         if pinger is not None:
-            await guarded_call(pinger.close)
+            await run_safely(pinger.close)
 
     # Telling
 
@@ -172,7 +172,7 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
     async def _await_answers(self) -> None:
         try:
             while self._answers:
-                await guarded_await(self._answers.popleft())
+                await await_safely(self._answers.popleft())
         finally:
             self._teller = None
             if self.closed:  # cancelled: those behind are not begun

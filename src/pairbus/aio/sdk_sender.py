@@ -306,8 +306,8 @@ class SdkSender(SdkSenderBase):
 class Opening(Generic[T]):
     """A call in its own task, because it may open a link. Abandoned at the deadline, it cleans up itself."""
 
-    def __init__(self, guarded: SdkSender, call: Callable[[], Awaitable[T]], ends: float) -> None:
-        self.guarded = guarded
+    def __init__(self, sdk_sender: SdkSender, call: Callable[[], Awaitable[T]], ends: float) -> None:
+        self.sdk_sender = sdk_sender
         self._call = call
         #: When it is ended, if nobody has done so before.
         self.ends = ends
@@ -339,7 +339,7 @@ class Opening(Generic[T]):
         if self.is_abandoned:
             self.error, self.spoilt = None, True
         elif self.spoilt:
-            self._closing = in_background(self.guarded.close)
+            self._closing = in_background(self.sdk_sender.close)
 
     @property
     def is_over(self) -> bool:
@@ -353,7 +353,7 @@ class Opening(Generic[T]):
 
     def abort(self) -> None:
         """End the call; its waiter learns that the sender is closed."""
-        self.guarded.abort()
+        self.sdk_sender.abort()
         if self._task is not None:
             self._task.cancel()
 
@@ -361,7 +361,7 @@ class Opening(Generic[T]):
         """End a call that nobody waits for any more; return True if its answer had come in the same instant."""
         if self.is_abandoned or self.is_over:
             return not self.is_abandoned
-        self.is_abandoned = self.spoilt = self.guarded.is_abandoned = True
+        self.is_abandoned = self.spoilt = self.sdk_sender.is_abandoned = True
         self.abort()
         self._closing = in_background(self._end)
         return False
@@ -375,7 +375,7 @@ class Opening(Generic[T]):
                 break
             await asyncio.wait({task}, timeout=CLOSE_S / CANCELLATIONS)
             task.cancel()
-        await self.guarded.close()
+        await self.sdk_sender.close()
 
     async def cleared_up(self, timeout_s: float) -> None:
         """Wait until a sender that it made unusable is closed, at most this long."""

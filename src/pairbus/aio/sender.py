@@ -30,7 +30,7 @@ from pairbus.pairing import pending_send
 from pairbus.pairing.backlog.diversion import message_ids
 from pairbus.pairing.errors import NotTriedError
 from pairbus.pairing.events import MessageDiverted
-from pairbus.pairing.health_monitor import guarded
+from pairbus.pairing.health_monitor import call_safely
 from pairbus.pairing.observers import outcome_of
 from pairbus.pairing.options import Settings
 from pairbus.pairing.pending_send import PendingSend
@@ -453,7 +453,7 @@ class PairedSender(ServiceBusSender):
         monitor = self._context.monitor
         ms = (monitor.clock() - began) * 1000.0
         for observer in monitor.send_observers:
-            guarded(observer.sent, self._entity, "primary", None, messages, outcome_of(error), ms)
+            call_safely(observer.sent, self._entity, "primary", None, messages, outcome_of(error), ms)
 
     def _tell_diverted(
         self, dispatch: Dispatch, queue: int, messages: list[Any], error: Exception | None, began: float
@@ -461,7 +461,7 @@ class PairedSender(ServiceBusSender):
         monitor = self._context.monitor
         ms = (monitor.clock() - began) * 1000.0
         for observer in monitor.divert_observers:
-            guarded(observer.sent_to_backlog, self._entity, queue, messages, outcome_of(error), ms, dispatch.reason)
+            call_safely(observer.sent_to_backlog, self._entity, queue, messages, outcome_of(error), ms, dispatch.reason)
 
 
 def dropped_links(context: SenderContext) -> list[GuardedSender]:

@@ -92,7 +92,7 @@ class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
         self._make = make
         self._learns = learns
         self._entity = entity
-        self._guarded: SdkSenderT | None = None
+        self._sdk_sender: SdkSenderT | None = None
         self._opening: OpeningT | None = None
         # Since when there should be a link and is none, and nobody has answered.
         self._wanted_since: float | None = None
@@ -116,14 +116,14 @@ class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
 
     @property
     def is_open(self) -> bool:
-        guarded = self._guarded
-        return guarded is not None and self._opening is None and sdk.is_open(guarded.sender)
+        sdk_sender = self._sdk_sender
+        return sdk_sender is not None and self._opening is None and sdk.is_open(sdk_sender.sender)
 
     @property
     def is_alive(self) -> bool:
         """Whether the link is open and the peer is not known to have closed it."""
-        guarded = self._guarded
-        return guarded is not None and self._opening is None and sdk.is_alive(guarded.sender)
+        sdk_sender = self._sdk_sender
+        return sdk_sender is not None and self._opening is None and sdk.is_alive(sdk_sender.sender)
 
     @property
     def was_opened(self) -> bool:
@@ -135,12 +135,12 @@ class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
         """Whether a call that had to open a link has failed, and none has been opened since."""
         return self._wanted_since is not None
 
-    def _opened(self, guarded: SdkSenderT, now: float, waited: bool = True) -> None:
+    def _opened(self, sdk_sender: SdkSenderT, now: float, waited: bool = True) -> None:
         self.opening_s = now - self._opening_began if waited else 0.0
         self._wanted_since = None
         if waited:
             self._took(now)
-        self.max_message_size, self.max_batch_size = sdk.sizes(guarded.sender)
+        self.max_message_size, self.max_batch_size = sdk.sizes(sdk_sender.sender)
 
     def _took(self, now: float) -> None:
         if self._learns is not None:
@@ -151,15 +151,15 @@ class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
         if not is_silence(error):
             self._wanted_since = None
 
-    def _discard(self, guarded: SdkSenderT) -> None:
-        self._guarded = None
-        guarded.throw_away()
+    def _discard(self, sdk_sender: SdkSenderT) -> None:
+        self._sdk_sender = None
+        sdk_sender.throw_away()
 
-    def _failed_in_place(self, guarded: SdkSenderT, error: BaseException, is_spoilt: bool) -> None:
+    def _failed_in_place(self, sdk_sender: SdkSenderT, error: BaseException, is_spoilt: bool) -> None:
         """Throw the sender away where it must not be used again, and raise what a broker answered before."""
         if is_spoilt:
-            self._discard(guarded)
-        if (word := last_word(error, guarded.answer)) is not error:
+            self._discard(sdk_sender)
+        if (word := last_word(error, sdk_sender.answer)) is not error:
             raise word from error
 
     def _not_open_yet(self, now: float, terms: PrimaryTerms | None = None) -> OperationTimeoutError:
@@ -181,7 +181,7 @@ class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
         )
 
 
-def told(error: ErrorT, *, was_open: bool) -> ErrorT:
+def annotated(error: ErrorT, *, was_open: bool) -> ErrorT:
     """Return the error of a call; where no link was open during it, with a note that nothing was sent."""
     if not was_open:
         note_nothing_sent(error)

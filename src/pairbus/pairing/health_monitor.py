@@ -56,7 +56,7 @@ class HealthMonitorBase(Generic[PingerT]):
     """`open_pinger` gives a fresh sender to a primary entity; it is used for one ping and closed. `open_links` opens
     the links of an entity's senders.
 
-    `lock` guards the coordinator; on a loop, where nothing comes in between, it is never waited for.
+    `lock` protects the coordinator; on a loop, where nothing comes in between, it is never waited for.
     """
 
     lock: AbstractContextManager[Any]
@@ -115,7 +115,7 @@ class HealthMonitorBase(Generic[PingerT]):
     def close_observers(self) -> None:
         """Close the observers, once nothing more will happen."""
         for observer in self.observers:
-            guarded(observer.close)
+            call_safely(observer.close)
 
     def _set_observers(self, observers: tuple[Observer, ...]) -> None:
         for each in observers:
@@ -211,7 +211,7 @@ class HealthMonitorBase(Generic[PingerT]):
                 else:
                     self.coordinator.ping_failed(entity, now, failure, reachable=not is_reach(failure))
         for observer in self.observers:
-            guarded(observer.pinged, entity, outcome_of(failure), (now - began) * 1000.0)
+            call_safely(observer.pinged, entity, outcome_of(failure), (now - began) * 1000.0)
         self.attend()
 
     def _tell_untold(self) -> None:
@@ -221,7 +221,7 @@ class HealthMonitorBase(Generic[PingerT]):
             event = self._untold.popleft()
             for listener in (*(observer.announced for observer in self.observers), *self._subscribers.callbacks):
                 try:
-                    self._take_answer(guarded(listener, event))
+                    self._take_answer(call_safely(listener, event))
                 except BaseException as error:
                     passing = error
         if passing is not None:
@@ -261,7 +261,7 @@ class HealthMonitorBase(Generic[PingerT]):
         raise NotImplementedError
 
 
-def guarded(callback: Callable[..., object], *arguments: object) -> object:
+def call_safely(callback: Callable[..., object], *arguments: object) -> object:
     """Call an observer or subscriber, and log what it raises: it must never stop a send.
 
     On the main thread Ctrl-C and `sys.exit` pass: there a signal handler may have raised them.

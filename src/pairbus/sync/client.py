@@ -35,7 +35,7 @@ from pairbus.pairing.routing.coordinator import Coordinator
 from pairbus.pairing.routing.ping import ping_timeout_s
 from pairbus.pairing.routing.states import EntityState
 from pairbus.sync import provisioning
-from pairbus.sync.concurrency import RepeatedAttempt, administration_client, closes_session_with, guarded_call
+from pairbus.sync.concurrency import RepeatedAttempt, administration_client, closes_session_with, run_safely
 from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.sync.health_monitor import HealthMonitor
 from pairbus.sync.receiver import PairedReceiver
@@ -117,7 +117,7 @@ class ServiceBusClient(SdkClient):
             client.pair_namespace(SendAvailabilityPairedNamespaceOptions(manager, partner, **options), observers)
         except BaseException:
             for each in to_close:
-                guarded_call(each.close)
+                run_safely(each.close)
             raise
         client._owned = tuple(each for each in (manager,) if each is not None)
         return client
@@ -300,14 +300,14 @@ class ServiceBusClient(SdkClient):
             # The SDK's own loop fails where another call closes the client, or makes a sender, meanwhile.
             close_senders(self._paired_senders(), dropped_links(pairing.context))
             for each in self._made():
-                guarded_call(each.close)
+                run_safely(each.close)
                 self._handlers.discard(each)
         super().close()
         if pairing is not None:
             pairing.secondary.close()
             pairing.monitor.close_observers()
         for each in self._owned:
-            guarded_call(each.close)
+            run_safely(each.close)
 
 
 class Pairing:
@@ -373,9 +373,9 @@ class Pairing:
         for each in tuple(self._looking):
             each.close(0.0)
         if self._host is not None:
-            guarded_call(self._host.stop)
+            run_safely(self._host.stop)
         if self._warm is not None:
-            guarded_call(self._warm.close)
+            run_safely(self._warm.close)
         self.monitor.close()
 
     def _try_again(self) -> bool:

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from pairbus.pairing import fork
-from pairbus.pairing.health_monitor import guarded as guarded_call
+from pairbus.pairing.health_monitor import call_safely as run_safely
 from pairbus.pairing.sdk import is_interruption
 from pairbus.sync.sdk_sender import let_go, sockets_of
 
-__all__ = ["guarded_call", "is_interruption"]
+__all__ = ["is_interruption", "run_safely"]
 
 T = TypeVar("T")
 CLOSES_AT_ONCE_MAX: Final = 32

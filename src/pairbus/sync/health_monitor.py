@@ -1,6 +1,6 @@
 """Runs the timers, pings and callbacks of a paired client on threads.
 
-It holds the coordinator of the client and the lock that guards it. Code that changes a state under that lock calls
+It holds the coordinator of the client and the lock that protects it. Code that changes a state under that lock calls
 `attend` afterwards, without it: commands are carried out and the timer is set. A thread runs only while an entity is
 sick (`coordinator.deadline` is not None) or a control file is followed, so other healthy clients have none. Pings run
 on separate threads, so that a hanging one delays neither the timers nor another entity's ping.
@@ -15,7 +15,7 @@ import threading
 from pairbus.pairing import fork
 from pairbus.pairing.control_file import FIRST_LOOK_S
 from pairbus.pairing.events import Announce, SendPing
-from pairbus.pairing.health_monitor import PINGS_AT_ONCE_MAX, HealthMonitorBase, guarded
+from pairbus.pairing.health_monitor import PINGS_AT_ONCE_MAX, HealthMonitorBase, call_safely
 from pairbus.pairing.routing.pins import Pins
 from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.sync.interrupts import start, take
@@ -68,7 +68,7 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
             self._wake.notify_all()
             pingers = list(self._pingers)
         for pinger in pingers:
-            guarded(pinger.close, 0.0)
+            call_safely(pinger.close, 0.0)
         self._tell()
 
     def forked(self) -> None:
@@ -171,7 +171,7 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
             failure = error
         self._pinged(entity, began, failure, took_s)
         if pinger is not None:
-            guarded(pinger.close)
+            call_safely(pinger.close)
             self._pingers.discard(pinger)
 
     # Telling

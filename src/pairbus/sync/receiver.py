@@ -27,7 +27,7 @@ from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiveMode, S
 from azure.servicebus._common.constants import DEFAULT_RECEIVE_WAIT_TIME_SECS, MESSAGE_DEAD_LETTER
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
-from pairbus.pairing.health_monitor import guarded
+from pairbus.pairing.health_monitor import call_safely
 from pairbus.pairing.observers import Observer, ledger_entity, outcome_of
 from pairbus.pairing.routing.ping import is_ping
 from pairbus.pairing.sdk import EntityHalted
@@ -136,13 +136,13 @@ class PairedReceiver(ServiceBusReceiver, ReceiverAfterFork):  # type: ignore[mis
 
     def _tell_received(self, messages: list[ServiceBusReceivedMessage]) -> None:
         for each in self._watchers():
-            guarded(each.received, self._booked_as, messages, self._receive_mode != ServiceBusReceiveMode.PEEK_LOCK)
+            call_safely(each.received, self._booked_as, messages, self._receive_mode != ServiceBusReceiveMode.PEEK_LOCK)
 
     def _tell_settled(self, message: Any, operation: str, failure: BaseException | None, began: float) -> None:
         is_dead_letter = operation == MESSAGE_DEAD_LETTER
         ms = (time.monotonic() - began) * 1000.0
         for each in self._watchers():
-            guarded(each.settled, self._booked_as, message, is_dead_letter, outcome_of(failure), ms)
+            call_safely(each.settled, self._booked_as, message, is_dead_letter, outcome_of(failure), ms)
 
     def _settle_message_with_retry(
         self,

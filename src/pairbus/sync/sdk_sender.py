@@ -7,7 +7,7 @@ from a failure.
 
 Private parts of the SDK that it touches (the rest is in `pairing/sdk.py`):
 
-    sender._create_handler             called for every new link: the guard learns of the AMQP client
+    sender._create_handler             called for every new link: to learn of the AMQP client
     sender._handler                    that AMQP client
     sender._open                       replaced until the first link is open: was anything sent?
     sender._handle_exception, ._backoff          replaced for the guarded sender: see pairing/sdk.py
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 #: Takes the SDK's sender and the seconds that are left.
 Operation = Callable[[Any, float], T]
-# A guard that has fired fires again until its call is over: a retry may have opened another socket meanwhile.
+# A sender that has fired fires again until its call is over: a retry may have opened another socket meanwhile.
 AGAIN_S = 0.1
 # A token is fetched off the caller's thread if the SDK would fetch it within this time.
 TOKEN_MARGIN_S = 5.0
@@ -79,7 +79,7 @@ class SenderAfterFork:
     """Makes a sender in a forked child neither use nor write to its parent's connections; the next call opens a new
     one."""
 
-    _guarded: SdkSender | None
+    _sdk_sender: SdkSender | None
     _opening: Opening[Any] | None
     _wanted_since: float | None
 
@@ -92,14 +92,14 @@ class SenderAfterFork:
 
     def forked(self) -> None:
         self._lock = threading.Lock()
-        guarded, self._guarded = self._guarded, None
+        sdk_sender, self._sdk_sender = self._sdk_sender, None
         self._opening = self._wanted_since = None
-        if guarded is not None:
-            guarded.forget()
+        if sdk_sender is not None:
+            sdk_sender.forget()
 
 
-class Guard(SdkSenderBase):
-    """Stands beside one SDK sender: its deadline, its sockets, and how its failed attempts are judged."""
+class WatchedSender(SdkSenderBase):
+    """An SDK sender with its deadline, its sockets, and how its failed attempts are judged."""
 
     __slots__ = (
         "__weakref__", "_create", "_handler", "_lock", "_put_off", "_sock", "deadline", "fired", "is_in_place",
@@ -131,7 +131,7 @@ class Guard(SdkSenderBase):
             WATCHDOG.wake()
 
     def disarm(self) -> bool:
-        """End the watch, and return whether the guard had fired. After that the guard shuts nothing."""
+        """End the watch, and return whether it had fired. After that it shuts nothing."""
         with self._lock:
             self.deadline = NEVER
         return self.fired
@@ -230,8 +230,8 @@ class Guard(SdkSenderBase):
             raise
 
 
-class SdkSender(Guard):
-    """An SDK sender and its guard. Used by one thread at a time; never used again once it is discarded."""
+class SdkSender(WatchedSender):
+    """An SDK sender that the watchdog watches. Used by one thread at a time; never used again once it is discarded."""
 
     __slots__ = ("_native",)
 
@@ -288,8 +288,8 @@ class SdkSender(Guard):
 class Opening(Generic[T]):
     """A call on its own thread, because it may open a link. Abandoned at the deadline, it cleans up itself."""
 
-    def __init__(self, guarded: SdkSender, call: Callable[[], T], ends: float) -> None:
-        self.guarded = guarded
+    def __init__(self, sdk_sender: SdkSender, call: Callable[[], T], ends: float) -> None:
+        self.sdk_sender = sdk_sender
         self._call = call
         #: When it is ended, if nobody has done so before.
         self.ends = ends
@@ -308,23 +308,23 @@ class Opening(Generic[T]):
         start(threading.Thread(target=run, args=(self._run,), name="pairbus-open", daemon=True))
 
     def _run(self) -> None:
-        guarded = self.guarded
-        guarded.arm(self.ends)
+        sdk_sender = self.sdk_sender
+        sdk_sender.arm(self.ends)
         try:
-            if self.is_abandoned or guarded.fired:  # before it began, so that no socket was there to be shut
+            if self.is_abandoned or sdk_sender.fired:  # before it began, so that no socket was there to be shut
                 raise too_late()
             self.answer = self._call()
         except BaseException as error:
             self.error = error
-            self.spoilt = guarded.fired or sdk.spoils(error)
-        guarded.disarm()
+            self.spoilt = sdk_sender.fired or sdk.spoils(error)
+        sdk_sender.disarm()
         with self._lock:
-            self.spoilt = self.spoilt or self.is_abandoned or guarded.fired
+            self.spoilt = self.spoilt or self.is_abandoned or sdk_sender.fired
             self._done.set()
         if self.is_abandoned:
             self.error = None
         if self.spoilt:
-            guarded.close()
+            sdk_sender.close()
 
     @property
     def is_over(self) -> bool:
@@ -336,7 +336,7 @@ class Opening(Generic[T]):
 
     def abort(self) -> None:
         """End the call; its waiter learns that it was not answered in time."""
-        self.guarded.abort()
+        self.sdk_sender.abort()
 
     def abandon(self) -> bool:
         """End a call that nobody waits for any more; return True if its answer had come in the same instant."""
@@ -344,7 +344,7 @@ class Opening(Generic[T]):
             if self.is_abandoned or self.is_over:
                 return not self.is_abandoned
             self.is_abandoned = True
-        self.guarded.abort()
+        self.sdk_sender.abort()
         return False
 
     def cleared_up(self, timeout_s: float) -> None:
@@ -353,10 +353,10 @@ class Opening(Generic[T]):
 
 
 class _ShowingContext:
-    """Stands in for an SSLContext: lets the guard see the socket while the handshake is under way."""
+    """Stands in for an SSLContext: lets the sender see the socket while the handshake is under way."""
 
-    def __init__(self, guard: Guard, context: ssl.SSLContext | None, ca_file: str | None) -> None:
-        self._guard = weakref.ref(guard)
+    def __init__(self, sender: WatchedSender, context: ssl.SSLContext | None, ca_file: str | None) -> None:
+        self._sender = weakref.ref(sender)
         self._context = context
         self._ca_file = ca_file
 
@@ -365,10 +365,10 @@ class _ShowingContext:
         options["do_handshake_on_connect"] = False
         wrapped = context.wrap_socket(sock, **options)
         try:
-            guard = self._guard()
-            if guard is not None:
-                guard._sock = wrapped
-                if guard.fired:
+            sender = self._sender()
+            if sender is not None:
+                sender._sock = wrapped
+                if sender.fired:
                     raise TimeoutError("the time for opening the connection is over")
             wrapped.do_handshake()
         except BaseException:

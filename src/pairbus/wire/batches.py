@@ -73,15 +73,15 @@ def cut(payloads: Sequence[bytes], bytes_max: int, messages_max: int = MESSAGES_
     return _cut(payloads, None, bytes_max, messages_max)
 
 
-def group(payloads: Sequence[bytes], companies: Sequence[object], bytes_max: int) -> Iterator[range]:
-    """Do as `cut`, but put only neighbours of the same company together, and one that fits nowhere is by itself.
+def group(payloads: Sequence[bytes], keys: Sequence[object], bytes_max: int) -> Iterator[range]:
+    """Do as `cut`, but put only neighbours of the same key together, and one that fits nowhere is by itself.
 
-    A company: what messages in one batch must have in common, which is their session and their partition key."""
-    return _cut(payloads, companies, min(bytes_max, GROUP_BYTES_MAX), GROUP_MAX)
+    A key: what messages in one batch must have in common, which is their session and their partition key."""
+    return _cut(payloads, keys, min(bytes_max, GROUP_BYTES_MAX), GROUP_MAX)
 
 
 def _cut(
-    payloads: Sequence[bytes], companies: Sequence[object] | None, bytes_max: int, messages_max: int
+    payloads: Sequence[bytes], keys: Sequence[object] | None, bytes_max: int, messages_max: int
 ) -> Iterator[range]:
     start = size = 0
     for index, payload in enumerate(payloads):
@@ -89,7 +89,7 @@ def _cut(
         if index > start and (
             size + wrapped > bytes_max
             or index - start >= messages_max
-            or (companies is not None and companies[index] != companies[start])
+            or (keys is not None and keys[index] != keys[start])
         ):
             yield range(start, index)
             start, size = index, 0

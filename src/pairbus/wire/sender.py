@@ -153,7 +153,7 @@ class Sender(ReopeningLink):
     async def send_grouped(
         self, payloads: Sequence[bytes], companies: Sequence[object], *, timeout: float | None = None
     ) -> list[WireError | None]:
-        """Do as `send_many`, but neighbours of the same company (`batches.group`) share a transfer, and its answer.
+        """Do as `send_many`, but neighbours with the same key (`batches.group`) share a transfer, and its answer.
 
         Messages whose transfer was refused as not allowed are sent alone, since some entities take no batch of them."""
         if self._batches.sends_singly:

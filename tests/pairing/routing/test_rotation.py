@@ -86,12 +86,12 @@ def test_p13_a_failed_trial_goes_on_to_its_own_queue_and_waits_the_interval_agai
 def test_p13_a_trial_of_which_nobody_knows_the_end_is_put_off() -> None:
     made = rotation(0)
     pick = picked(made, "a")
-    made.spared(pick, 0.0)
+    made.inconclusive(pick, 0.0)
     assert made.queues == (0,)
     made.failed(pick, 0.0, ERROR)
     trial = picked(made, "a", 30.0)
     assert made.pick("a", 0, 30.0) is None
-    made.spared(trial, 32.0)
+    made.inconclusive(trial, 32.0)
     assert made.pick("a", 0, 61.9) is None
     assert made.pick("a", 0, 62.0) == Pick(0, True, 0)
 
@@ -194,7 +194,7 @@ class Spin(RuleBasedStateMachine):
         elif how == "failed":
             commands = self.made.failed(pick, self.now, ERROR)
         else:
-            self.made.spared(pick, self.now)
+            self.made.inconclusive(pick, self.now)
         if pick.trial:
             self.trials.remove(pick.queue)
             if how == "sent":

@@ -462,12 +462,12 @@ class Dispatch:
         self._backlog_refuses = refuses and self._backlog_refuses is not False
         self._refused_at = now
         if is_of_message(error):
-            rotation.spared(pick, now)
+            rotation.inconclusive(pick, now)
             if so_far.confirmed:
                 error.add_note(f"{so_far}.")
             self._fail(error)
         elif self._says_nothing(error):
-            rotation.spared(pick, now)
+            rotation.inconclusive(pick, now)
         else:
             self._coordinator.commands.extend(rotation.failed(pick, now, error, is_definite=refuses))
 

@@ -96,12 +96,12 @@ class ControlFileLog:
     A look at the file gives a `mark`, which is the same as long as the content is.
     """
 
-    __slots__ = ("_is_first", "_late", "_mark", "_pins", "_seen", "_told")
+    __slots__ = ("_is_first", "_late", "_mark", "_pins", "_reported", "_seen")
 
     def __init__(self) -> None:
         self._mark: Hashable = None
         self._pins = NO_PINS
-        self._told: Hashable = None
+        self._reported: Hashable = None
         # The mark of the last look, although the content may not have been read.
         self._seen: Hashable = None
         self._is_first = True
@@ -109,7 +109,7 @@ class ControlFileLog:
         self._late = False
 
     def __repr__(self) -> str:
-        return f"<ControlFileLog {self._pins!r}{', unusable' if self._told is not None else ''}>"
+        return f"<ControlFileLog {self._pins!r}{', unusable' if self._reported is not None else ''}>"
 
     def is_new(self, mark: Hashable) -> bool:
         """Return whether the content has to be read."""
@@ -132,7 +132,7 @@ class ControlFileLog:
         """Note that a look has ended; the first that ends in time, after one that did not, is news."""
         if self._late and not late:
             self._late = False
-            self._mark, self._told = None, "late"
+            self._mark, self._reported = None, "late"
 
     def read(self, mark: Hashable, content: bytes | str | Mapping[str, Any]) -> Pins | None:
         """Return the pins to follow from now on; None: they are those of before, and nobody heard of a failure since.
@@ -141,7 +141,7 @@ class ControlFileLog:
         """
         self._mark = mark
         pins = parse(content)
-        was_told, self._told = self._told, None
+        was_told, self._reported = self._reported, None
         if pins.written == self._pins.written and was_told is None:
             return None
         self._pins = pins
@@ -153,7 +153,7 @@ class ControlFileLog:
         if not isinstance(error, ControlFileError):
             self._mark = None  # whatever is there next is read anew
             self._is_first = False
-        if what == self._told:
+        if what == self._reported:
             return False
-        self._told = what
+        self._reported = what
         return True

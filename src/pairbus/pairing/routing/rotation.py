@@ -162,7 +162,7 @@ class Rotation:
         self._out[pick.queue] = _Out(now + self._retry_interval, is_definite)
         return [Announce(BacklogQueueEjected(pick.queue, error))]
 
-    def spared(self, pick: Pick, now: float) -> None:
+    def inconclusive(self, pick: Pick, now: float) -> None:
         """Note an attempt that says nothing about the queue: cancelled, not begun, or the message's own fault.
 
         A trial is postponed, so that callers who give up early do not all become trials.
