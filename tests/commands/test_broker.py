@@ -93,6 +93,23 @@ class TestGarbage:
         finally:
             gc.unfreeze()
 
+    async def test_what_the_start_has_made_is_not_gone_through(self) -> None:
+        kept = [[n] for n in range(100_000)]
+        frozen: list[int] = []
+
+        async def wait(seconds: float) -> None:
+            if frozen:
+                raise asyncio.CancelledError
+            frozen.append(gc.get_freeze_count())
+
+        gc.unfreeze()
+        try:
+            with pytest.raises(asyncio.CancelledError):
+                await broker.collect_garbage(wait)
+            assert frozen[0] >= len(kept)
+        finally:
+            gc.unfreeze()
+
     def test_python_makes_no_full_collection_by_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
         thresholds: list[tuple[int, ...]] = []
         monkeypatch.setattr(gc, "set_threshold", lambda *given: thresholds.append(given))

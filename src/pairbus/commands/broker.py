@@ -180,6 +180,7 @@ async def collect_garbage(wait: Callable[[float], Awaitable[object]]) -> None:
     for some time, and the memory of thousands of tuples for later. Where so much has come that it would take long, it
     is left out of collections from then on: that is the messages of deep queues, which are freed without one.
     """
+    gc.freeze()  # what the start made lives on, such as the entities of a configuration
     least = sys.getallocatedblocks()
     while True:
         await wait(_COLLECT_EVERY_S)
