@@ -49,7 +49,7 @@ def test_every_example_is_documented() -> None:
 
 def test_the_disk_of_an_embedded_secondary_is_warned_of() -> None:
     text = " ".join((ROOT / "examples" / "embedded_secondary.py").read_text().split())
-    assert "WARNING: what is in the backlog dies with that disk" in text
+    assert "WARNING: if that disk is lost, so is the backlog" in text
 
 
 CONFIRMED = {"a": b"1", "b": b"2"}
