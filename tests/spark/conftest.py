@@ -41,8 +41,14 @@ def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NamespaceServer]:
 @pytest.fixture(scope="session")
 def spark(bus: NamespaceServer) -> Iterator[Any]:
     """The one session of the test process: a JVM takes seconds to start, and a process has only one."""
+    from pyspark import SparkContext
+
     from pairbus.spark import session
 
+    started_without = getattr(SparkContext._gateway, "proc", None)
+    if started_without is not None:
+        started_without.stdin.close()  # the JVM ends by that, and the session below starts another one
+        started_without.wait(60)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BUS", bus.connection_string)
         made = session("local[2,4]")

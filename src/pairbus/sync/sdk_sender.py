@@ -318,6 +318,7 @@ class Opening(Generic[T]):
             self.error = error
             self.spoilt = sdk_sender.fired or sdk.spoils(error)
         sdk_sender.disarm()
+        fork.note_ending()
         with self._lock:
             self.spoilt = self.spoilt or self.is_abandoned or sdk_sender.fired
             self._done.set()
