@@ -83,7 +83,8 @@ def test_p38_p50_p52_the_whole_story_on_spark(held: Held) -> None:
     assert held.code == 0, held.stdout[-3000:] + held.stderr
     result = held.result
     assert result["lost"] == result["doubled"] == result["unknown"] == result["raised"] == 0
-    assert result["audit"]["confirmed"] == result["audit"]["received"] == 800
+    # More than planned, where the outage ends late: the traffic goes on until all entities have returned.
+    assert result["audit"]["confirmed"] == result["audit"]["received"] >= 800
     assert result["audit"]["diverted"] == result["audit"]["carried_home"] > 50
     assert result["availability"]["refused"] == 0
     assert result["cost"]["detour"]["operations_per_message"] == pytest.approx(4.0, abs=0.2)
