@@ -9,6 +9,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,6 +145,31 @@ def test_multiprocessing_by_fork(pairbus_namespace: NamespaceServer, queue: str)
             assert worker.exitcode == 0
         sender.send(ServiceBusMessage("parent"), 5)
     assert drain(pairbus_namespace, queue) == ["child 0", "child 1", "child 2", "parent", "parent"]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="only Linux shows the threads of a process")
+def test_a_fork_waits_for_a_thread_that_has_done_its_work_and_is_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenSSL holds a lock while it clears up after a thread; a child that inherits it hangs in every handshake."""
+    noted, goes_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        fork.note_ending()
+        noted.set()
+        goes_on.wait(30)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert noted.wait(30)
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _seconds: goes_on.set())
+    monkeypatch.setattr(fork, "time", clock)
+    monkeypatch.setattr(fork, "_ENDING_S", 30.0)
+    try:
+        in_child(lambda: None)
+        assert goes_on.is_set(), "the fork has waited"
+        assert not os.path.exists(f"/proc/self/task/{thread.native_id}")
+    finally:
+        goes_on.set()
+        thread.join()
 
 
 def test_locks_held_by_the_parents_threads_do_not_stop_the_child(
